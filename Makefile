@@ -1,0 +1,37 @@
+# Everything starts from Python 3.11 and make: each goal makes the environment it needs first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
+
+.PHONY: demo test lint bench clean
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch goes in first and by itself, so that no other package's range can choose another build of it.
+$(VENV)/.user: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) torch==2.13.0
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.user
+	$(PIP) -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/.user
+	$(BIN)/coscap caption examples/*.jpg -n 5 --html out/demo.html
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev
+	@status=0; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || status=1; done; exit $$status
+
+clean:
+	rm -rf $(VENV) out dist build

@@ -1,0 +1,3 @@
+from coscap.cli.main import main
+
+main()

@@ -1,0 +1,32 @@
+"""Regions: what the model sees of one picture."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+GRID_LABEL = -1  # the label of a region that is a cell of the grid, not a detected object
+
+
+@dataclass(frozen=True)
+class Regions:
+    """The regions of one picture: detections by falling score, then the cells of the grid, row by row."""
+
+    features: NDArray[np.floating]  # (R, F) float16 or float32
+    boxes: NDArray[np.float32]  # (R, 4) x1, y1, x2, y2 in 0..1 of the picture's width and height
+    labels: NDArray[np.int16]  # (R,) index into the recipe's classes, GRID_LABEL for a cell of the grid
+    scores: NDArray[np.float32]  # (R,) 0..1, 1 for a cell of the grid
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How regions were made. A store and a model name theirs; a model refuses regions of another."""
+
+    name: str  # e.g. "picodet-s+pplcnetv2/1"
+    width: int  # F, the width of a feature
+    classes: tuple[str, ...]  # the classes that labels index
+    detections: int  # at most this many detections a picture
+    grid: int  # the grid has grid x grid cells, 0 for none
