@@ -1,0 +1,29 @@
+"""What is learnt: COS-CVAE and its baselines, on one decoder and one `Step` protocol."""
+
+from coscap.models.base import CaptionModel
+from coscap.models.build import PRESETS, build_model, preset
+from coscap.models.config import ModelConfig, read_config
+from coscap.models.cos_cvae import CosCvae
+from coscap.models.gaussian import Gaussian, kl
+from coscap.models.latents import Latents
+from coscap.models.parts import Parts
+from coscap.models.seq_cvae import SeqCvae
+from coscap.models.state import DecodeState
+from coscap.models.updown import UpDown
+
+__all__ = [
+    "PRESETS",
+    "CaptionModel",
+    "CosCvae",
+    "DecodeState",
+    "Gaussian",
+    "Latents",
+    "ModelConfig",
+    "Parts",
+    "SeqCvae",
+    "UpDown",
+    "build_model",
+    "kl",
+    "preset",
+    "read_config",
+]

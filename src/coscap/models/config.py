@@ -1,0 +1,155 @@
+"""What a model is built from. Frozen, validated once, saved beside the weights."""
+
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from coscap.errors import UserError
+
+Inlet = Literal["query", "language", "output"]
+
+
+class ModelConfig(BaseModel):
+    """Sizes and choices of one model. Widths are numbers of units; 0 switches a part off."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    kind: Literal["cos_cvae", "seq_cvae", "updown"] = "cos_cvae"
+    """Which model: the context-object split, one latent sequence, or no latents."""
+    vocabulary: int = Field(10_000, ge=7)
+    """Entries of the vocabulary, the six special ones included."""
+
+    region_width: int = Field(2048, ge=1)
+    """Width of a region's feature, as the recipe of the regions says."""
+    region_scale: float = Field(1.0, gt=0)
+    """Features are multiplied by this; L2-normalised ones are too small for the usual initialisation."""
+    classes: int = Field(0, ge=0)
+    """Classes that the labels of the regions index; needed for class_embedding."""
+    class_embedding: int = Field(0, ge=0)
+    """Width of a learnt embedding of a region's class, appended to its feature; 0 for none."""
+    geometry: bool = False
+    """Append x1, y1, x2, y2, width, height, area and score of a region to its feature."""
+    grid: bool = True
+    """Use the cells of the grid (label -1) besides the detections."""
+    mean_over: Literal["all", "detections", "grid"] = "all"
+    """The regions that v-bar is the mean of; all of them where a picture has none of that kind."""
+    region_projection: int = Field(0, ge=0)
+    """Width of a layer with ReLU that every region passes first; 0: attend to the features themselves."""
+
+    word_width: int = Field(300, ge=1)
+    """Width of the word embedding of posteriors and priors."""
+    decoder_word_width: int = Field(1000, ge=0)
+    """Width of the decoder's word embedding; 0: it shares the embedding of posteriors and priors."""
+    attention_lstm: int = Field(1000, ge=1)
+    """Hidden size of the attention LSTM."""
+    language_lstm: int = Field(1000, ge=1)
+    """Hidden size of the language LSTM."""
+    attention_width: int = Field(512, ge=1)
+    """Width of the layer in which query and regions meet."""
+    output_width: int = Field(0, ge=0)
+    """Width of a tanh layer before the vocabulary layer; 0 for none."""
+    output_bias: bool = True
+    """The vocabulary layer has a bias."""
+    tie_words: bool = False
+    """The vocabulary layer's weight is the decoder's word embedding (output_width must equal its width)."""
+
+    context_latent: int = Field(64, ge=1)
+    """Width of z^m_t; of z_t in a seq_cvae."""
+    object_latent: int = Field(64, ge=1)
+    """Width of z^o_t."""
+    encoder_cell: Literal["lstm", "gru"] = "lstm"
+    """Cell of the two posteriors' encoders."""
+    context_posterior: int = Field(1024, ge=1)
+    """Hidden size of q(z^m)'s encoder, in each direction."""
+    context_posterior_sees_picture: bool = True
+    """v-bar is an input of q(z^m)'s encoder at each word (paper: yes, released code: no)."""
+    object_posterior: int = Field(1024, ge=1)
+    """Hidden size of q(z^o)'s encoder."""
+    object_posterior_sees: Literal["objects", "aligned", "mean"] = "aligned"
+    """What q(z^o)'s encoder reads besides x^o and v-bar: nothing (z^m enters in the last layer alone),
+    z^m_k beside the k-th object (paper's appendix), or the mean of z^m beside each (in place of the
+    released code's hidden states, which let x^m through against eq. 3c)."""
+    object_reader: Literal["final", "mean", "attend"] = "final"
+    """How the encoding of x^o reaches each word: last hidden state (paper), mean of them (released code),
+    or attention over the objects with z^m_t as the query."""
+    object_words: int = Field(0, ge=0)
+    """q(z^o) reads at most this many objects (released code: 5); 0 for all."""
+    context_prior: int = Field(1024, ge=1)
+    """Hidden size of p(z^m)'s LSTM."""
+    object_prior: int = Field(256, ge=1)
+    """Hidden size of p(z^o)'s LSTM."""
+    object_prior_sees: Literal["current", "previous"] = "current"
+    """p(z^o_t) is given z^m_t (eq. 4) or z^m_{t-1} (the paper's appendix)."""
+    initial_log_variance: float = 0.0
+    """Log variance of both posteriors before training; below 0 they start out informative."""
+
+    word_dropout: float = Field(0.0, ge=0, le=1)
+    """In training, the share of the decoder's input words that are replaced by <unk>."""
+    object_word_dropout: float | None = Field(None, ge=0, le=1)
+    """The same for words that name objects; None: as word_dropout."""
+    free_bits_context: float = Field(0.0, ge=0)
+    """Nats of KL(z^m) that the objective does not punish."""
+    free_bits_object: float = Field(0.0, ge=0)
+    """Nats of KL(z^o) that the objective does not punish."""
+    free_bits_per: Literal["step", "caption"] = "step"
+    """Free bits are granted to each word or to each caption."""
+    object_head: Literal["none", "mean", "max", "slots"] = "none"
+    """A head that names the caption's objects from z^o alone: all of them from its mean or maximum over
+    the words, or each at its own word (slots)."""
+    object_head_weight: float = Field(1.0, ge=0)
+    """Weight of that head's loss in the objective."""
+    object_latent_to: tuple[Inlet, ...] = ()
+    """Where z^o_t enters the decoder besides the attention LSTM: its query, language LSTM, output layer."""
+    predict_unknown: bool = False
+    """Let searches choose <unk>."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.class_embedding and not self.classes:
+            raise ValueError("class_embedding needs classes, the number of classes of the regions' recipe")
+        if self.tie_words and self.output_width != self.decoder_words:
+            raise ValueError(
+                f"tie_words needs output_width equal to the decoder's word width ({self.decoder_words})"
+            )
+        if self.mean_over == "grid" and not self.grid:
+            raise ValueError("mean_over: grid needs grid: true")
+        return self
+
+    @property
+    def decoder_words(self) -> int:
+        """Width of the decoder's word embedding, shared or its own."""
+        return self.decoder_word_width or self.word_width
+
+    @property
+    def described_width(self) -> int:
+        """Width of a region with its class and geometry, before any projection."""
+        return self.region_width + self.class_embedding + (8 if self.geometry else 0)
+
+    @property
+    def value_width(self) -> int:
+        """Width of a region as the decoder attends to it, and of v-bar."""
+        return self.region_projection or self.described_width
+
+    @property
+    def latent(self) -> int:
+        """Width of z_t, all that the decoder is given at a word besides the picture."""
+        return {
+            "cos_cvae": self.context_latent + self.object_latent,
+            "seq_cvae": self.context_latent,
+            "updown": 0,
+        }[self.kind]
+
+
+def read_config(values: dict[str, Any], source: str) -> ModelConfig:
+    """A checked configuration, or a UserError that names the source and the first field that is wrong."""
+    try:
+        return ModelConfig(**values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise UserError(
+                f"{source}: {field} is no setting of a model; remove it or use a newer version of coscap."
+            ) from None
+        what = f"{field}: " if field else ""
+        raise UserError(f"{source}: {what}{first['msg'].removeprefix('Value error, ')}.") from None

@@ -1,0 +1,48 @@
+"""From the language LSTM to words."""
+
+import torch
+from torch import Tensor, nn
+
+from coscap.models.config import ModelConfig
+from coscap.models.layers import uniform
+from coscap.text.vocabulary import PAD, SLOT, SLOTS, START, UNK
+
+NEVER = (PAD, START, SLOT, SLOTS)  # no caption has them as a word, so they take no probability
+
+
+class Output(nn.Module):
+    """h^lang (, z^o) (─▶ linear, tanh) ─▶ vocabulary"""
+
+    def __init__(self, config: ModelConfig, words: nn.Embedding) -> None:
+        super().__init__()
+        inlet = config.kind == "cos_cvae" and "output" in config.object_latent_to
+        width = config.language_lstm + (config.object_latent if inlet else 0)
+        self.inlet = inlet
+        self.squeeze = nn.Linear(width, config.output_width) if config.output_width else None
+        width = config.output_width or width
+        tied = words.weight if config.tie_words else None
+        self.weight = uniform(config.vocabulary, width, width=width) if tied is None else tied
+        self.bias = nn.Parameter(torch.zeros(config.vocabulary)) if config.output_bias else None
+        self.predict_unknown = config.predict_unknown
+
+    def _last(self, hidden: Tensor, objects: Tensor | None) -> Tensor:
+        if self.inlet and objects is not None:
+            hidden = torch.cat([hidden, objects], dim=1)
+        return hidden if self.squeeze is None else torch.tanh(self.squeeze(hidden))
+
+    def forward(self, hidden: Tensor, objects: Tensor | None, targets: Tensor) -> Tensor:
+        """-log p of each target. hidden: (N, H), objects: (N, Zo) or None, targets: (N,) -> (N,)"""
+        logits = self._logits(self._last(hidden, objects))
+        return nn.functional.cross_entropy(logits, targets, reduction="none")
+
+    def log_probabilities(self, hidden: Tensor, objects: Tensor | None) -> Tensor:
+        """(N, V). <unk> keeps its share of the probability, but cannot be chosen."""
+        logs = torch.log_softmax(self._logits(self._last(hidden, objects)), dim=1)
+        if not self.predict_unknown:
+            logs[:, UNK] = float("-inf")
+        return logs
+
+    def _logits(self, last: Tensor) -> Tensor:
+        logits = nn.functional.linear(last, self.weight, self.bias)
+        never = torch.tensor(NEVER, device=logits.device)
+        return logits.index_fill(1, never, float("-inf"))

@@ -1,0 +1,68 @@
+"""What a model makes of a picture's regions, once a picture."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from coscap.data.batch import OnDevice, RegionBatch
+from coscap.models.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Memory(OnDevice):
+    """The regions of P pictures as posteriors, priors and decoder see them."""
+
+    values: Tensor  # (P, R, F)
+    mask: Tensor  # (P, R) bool, at least one True in each row
+    mean: Tensor  # (P, F) v-bar
+
+
+class RegionEncoder(nn.Module):
+    """features (+ class embedding) (+ box, size and score) (-> linear, ReLU) = values; their mean = v-bar"""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        # Row 0 is for regions without a class: cells of the grid.
+        self.classes = (
+            nn.Embedding(config.classes + 1, config.class_embedding) if config.class_embedding else None
+        )
+        self.project = (
+            nn.Linear(config.described_width, config.region_projection) if config.region_projection else None
+        )
+
+    def forward(self, regions: RegionBatch) -> Memory:
+        config = self.config
+        detected = regions.mask & (regions.labels >= 0)  # (P, R)
+        used = regions.mask if config.grid else _or_else(detected, regions.mask)
+        used = _or_else(used, torch.zeros_like(used).index_fill(1, used.new_zeros(1, dtype=torch.long), True))
+        width = int(used.any(0).nonzero().max()) + 1  # columns after it are padding for every picture
+        used, detected = used[:, :width], detected[:, :width]
+        values = self._describe(regions, used, width)  # (P, R', F)
+        if self.project is not None:
+            values = torch.relu(self.project(values))
+        chosen = {"all": used, "detections": detected, "grid": used & ~detected}[config.mean_over]
+        weights = _or_else(chosen & used, used).to(values.dtype)
+        weights = weights / weights.sum(1, keepdim=True)
+        return Memory(values=values, mask=used, mean=torch.einsum("pr,prf->pf", weights, values))
+
+    def _describe(self, regions: RegionBatch, used: Tensor, width: int) -> Tensor:
+        features = regions.features[:, :width]  # (P, R', F)
+        if self.config.region_scale != 1:
+            features = features * self.config.region_scale
+        parts = [features]
+        if self.classes is not None:
+            parts.append(self.classes(regions.labels[:, :width] + 1))
+        if self.config.geometry:
+            x1, y1, x2, y2 = regions.boxes[:, :width].unbind(2)
+            w, h = x2 - x1, y2 - y1
+            scores = regions.scores[:, :width]
+            parts.append(torch.stack([x1, y1, x2, y2, w, h, w * h, scores], dim=2))
+        joint = torch.cat(parts, dim=2) if len(parts) > 1 else features
+        return torch.where(used[:, :, None], joint, 0)  # what padding holds must not matter
+
+
+def _or_else(mask: Tensor, other: Tensor) -> Tensor:
+    """mask, and in rows where it is empty the other."""
+    return mask | (other & ~mask.any(1, keepdim=True))
