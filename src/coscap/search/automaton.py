@@ -1,0 +1,124 @@
+"""Finite-state machines that tell which constraints a caption meets so far (Anderson et al. 2017).
+
+A constraint is a set of phrases, one or several words long; a caption meets it when it contains one of
+them, its words next to each other. A state of the machine is
+
+    (the constraints met so far, the words at the end of the caption that begin a phrase still wanted)
+
+and all captions that meet enough constraints share one last state. From a state, all words but those of
+the phrases lead to the same state: its default. So a machine is stored as one default for each state and
+a table for the few words that may do otherwise, instead of states x states x vocabulary.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Phrase = tuple[int, ...]
+Constraint = frozenset[Phrase]
+
+
+@dataclass(frozen=True)
+class Automaton:
+    """The machine of one picture. State 0 is the start."""
+
+    words: tuple[int, ...]  # E words that may leave the default
+    default: tuple[int, ...]  # (S,) the state after any other word
+    table: tuple[tuple[int, ...], ...]  # (S, E) the state after each of `words`
+    met: tuple[int, ...]  # (S,) constraints met; no more than required are counted
+    required: int
+
+    def walk(self, caption: Iterable[int]) -> int:
+        """The state after these words."""
+        columns = {word: column for column, word in enumerate(self.words)}
+        state = 0
+        for word in caption:
+            state = self.table[state][columns[word]] if word in columns else self.default[state]
+        return state
+
+
+State = tuple[frozenset[int], Phrase]  # constraints met, beginning of a phrase
+
+
+def build(constraints: Sequence[Constraint], at_least: int | None = None) -> Automaton:
+    """The machine for `at_least` of these constraints (all of them if None)."""
+    required = len(constraints) if at_least is None else min(at_least, len(constraints))
+    words = tuple(sorted({word for phrases in constraints for phrase in phrases for word in phrase}))
+    numbers: dict[State, int] = {}
+    default: list[int] = []
+    table: list[tuple[int, ...]] = []
+    todo: list[State] = []
+
+    def number(state: State) -> int:
+        if state not in numbers:
+            numbers[state] = len(numbers)
+            todo.append(state)
+        return numbers[state]
+
+    number(_enough(frozenset(), (), required))
+    while todo:
+        met, begun = todo.pop(0)
+        if len(met) >= required:  # nothing is wanted any more
+            default.append(number((met, ())))
+            table.append(tuple(number((met, ())) for _ in words))
+            continue
+        default.append(number((met, ())))
+        table.append(tuple(number(_next(constraints, met, (*begun, word), required)) for word in words))
+    return Automaton(
+        words=words,
+        default=tuple(default),
+        table=tuple(table),
+        met=tuple(min(len(met), required) for met, _ in numbers),
+        required=required,
+    )
+
+
+def _next(constraints: Sequence[Constraint], met: frozenset[int], written: Phrase, required: int) -> State:
+    """The state after `written`: what had been begun and one word more."""
+    ends = {written[start:] for start in range(len(written))}
+    met = met | {index for index, phrases in enumerate(constraints) if phrases & ends}
+    wanted = [phrase for index, phrases in enumerate(constraints) if index not in met for phrase in phrases]
+    for start in range(len(written)):  # the longest end that begins a wanted phrase
+        end = written[start:]
+        if any(len(end) < len(phrase) and phrase[: len(end)] == end for phrase in wanted):
+            return _enough(met, end, required)
+    return _enough(met, (), required)
+
+
+def _enough(met: frozenset[int], begun: Phrase, required: int) -> State:
+    """All states in which enough is met are one."""
+    return (frozenset(range(required)), ()) if len(met) >= required else (met, begun)
+
+
+@dataclass(frozen=True)
+class Automata:
+    """The machines of P pictures, padded to the most states (S) and words (E) among them."""
+
+    words: Tensor  # (P, E) int64, -1 for padding
+    default: Tensor  # (P, S)
+    table: Tensor  # (P, S, E)
+    met: Tensor  # (P, S)
+    required: Tensor  # (P,)
+
+    @property
+    def states(self) -> int:
+        return self.default.shape[1]
+
+
+def stack(machines: Sequence[Automaton], device: torch.device) -> Automata:
+    states = max(len(machine.default) for machine in machines)
+    width = max(len(machine.words) for machine in machines)
+    words = torch.full((len(machines), width), -1)
+    default = torch.zeros(len(machines), states, dtype=torch.int64)
+    table = torch.zeros(len(machines), states, width, dtype=torch.int64)
+    met = torch.zeros(len(machines), states, dtype=torch.int64)
+    for row, machine in enumerate(machines):
+        count, columns = len(machine.default), len(machine.words)
+        words[row, :columns] = torch.tensor(machine.words, dtype=torch.int64)
+        default[row, :count] = torch.tensor(machine.default)
+        table[row, :count, :columns] = torch.tensor(machine.table, dtype=torch.int64).view(count, columns)
+        met[row, :count] = torch.tensor(machine.met)
+    required = torch.tensor([machine.required for machine in machines])
+    return Automata(*(part.to(device) for part in (words, default, table, met, required)))

@@ -1,0 +1,115 @@
+"""How to search: one frozen record, whose fields are also the options of the commands that caption."""
+
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from coscap.errors import UserError
+
+MAX_CONSTRAINTS = 4  # an automaton has up to 2^constraints states, each with its own beam
+
+_BEAMS = {"latent": 1, "beam": 5, "diverse": 1, "constrained": 5}
+
+
+class SearchSettings(BaseModel):
+    """All that decides which captions are found, besides the model and the picture."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    search: Literal["latent", "beam", "diverse", "constrained"] = "latent"
+    """latent: one caption for each draw of the latents. beam: the best n of one beam. diverse: groups of
+    beams that avoid each other's words. constrained: captions that contain given or detected objects."""
+    seed: int = 0
+    """The same seed gives the same captions, whatever the batch. Example: 7."""
+    temperature: float = Field(default=1.0, ge=0)
+    """Scales the standard deviation of the latents' noise; 0 takes their means. Example: 0.7."""
+    draws: int | None = Field(default=None, ge=1)
+    """Draws of latents for each picture. Unset: n for latent and constrained, 1 for beam and diverse."""
+    beam: int | None = Field(default=None, ge=1)
+    """Beams: under each draw, in each group, in each state of the constraints. Unset: latent 1, beam 5,
+    diverse 1, constrained 5."""
+    length_norm: float = Field(default=1.0, ge=0)
+    """Beams are ranked by log-probability / length^length_norm, length with the end; 0 ranks by
+    log-probability alone, which favours short captions."""
+    exhaustive: bool = False
+    """Beams go on until no longer caption could rank better. Unset, they stop when none does at its
+    present length: faster, and seldom different."""
+
+    choose: Literal["greedy", "sample"] = "greedy"
+    """How a latent search takes each word: the likeliest, or one drawn from the model's distribution."""
+    word_temperature: float = Field(default=1.0, gt=0)
+    """With --choose sample: below 1 the distribution of words is sharpened, above 1 flattened."""
+    top_k: int = Field(default=0, ge=0)
+    """With --choose sample: draw from the k likeliest words only; 0 for all."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """With --choose sample: draw from the fewest likeliest words that make up this probability."""
+
+    groups: int | None = Field(default=None, ge=1)
+    """Groups of a diverse search. Unset: n, one caption from each."""
+    diversity: float = Field(default=0.5, ge=0)
+    """Diverse search: the penalty on a word for each beam of earlier groups that has it at that place."""
+
+    must: tuple[str, ...] = ()
+    """Constrained search: a word or phrase that the caption must contain; repeatable, up to four.
+    Alternatives are separated by "|". A class name stands for all its words. Example: "zebra|horse"."""
+    detected: int = Field(default=0, ge=0, le=MAX_CONSTRAINTS)
+    """Constrained search: also require up to this many classes that the detector is sure of and the plain
+    caption does not name."""
+    detected_score: float = Field(default=0.5, ge=0, le=1)
+    """The score from which a detection counts for --detected."""
+    at_least: int | None = Field(default=None, ge=1)
+    """How many of the constraints must be met. Unset: all."""
+    without: tuple[str, ...] = ()
+    """A word or phrase that no caption may contain; repeatable, expanded as --must is. Example: "person"."""
+
+    min_length: int = Field(default=1, ge=0)
+    """Fewest words of a caption."""
+    max_length: int = Field(default=20, ge=1)
+    """Most words of a caption."""
+    no_repeat: int = Field(default=0, ge=0)
+    """No caption contains the same n words in a row twice; 0 allows it. Example: 3."""
+    beginning: str = ""
+    """The words that every caption begins with. Example: "a photo of"."""
+    distinct: bool = False
+    """No caption twice for a picture: draw again instead, up to four times; fewer than n if that fails."""
+    max_rows: int = Field(default=1024, ge=1)
+    """Captions in work at once; less memory when smaller, no effect on the result."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.min_length > self.max_length:
+            raise ValueError(
+                f"min_length ({self.min_length}) is above max_length ({self.max_length}); lower one of them"
+            )
+        narrowed = self.word_temperature != 1.0 or self.top_k or self.top_p < 1.0
+        if narrowed and self.choose != "sample":
+            raise ValueError("word_temperature, top_k and top_p need choose: sample (--choose sample)")
+        if self.choose == "sample" and (self.search != "latent" or self.beams > 1):
+            raise ValueError("choose: sample is for a latent search without beams; leave out search and beam")
+        if (self.must or self.detected or self.at_least) and self.search != "constrained":
+            raise ValueError("must, detected and at_least need search: constrained (--search constrained)")
+        if self.search == "constrained" and not (self.must or self.detected):
+            raise ValueError(
+                "a constrained search needs must or detected, for example --must zebra or --detected 2"
+            )
+        if len(self.must) > MAX_CONSTRAINTS:
+            raise ValueError(f"must is given {len(self.must)} times, and {MAX_CONSTRAINTS} is the most")
+        return self
+
+    @property
+    def beams(self) -> int:
+        return self.beam or _BEAMS[self.search]
+
+
+def settings_from(**values: Any) -> SearchSettings:
+    """Checked settings, or a UserError about the first one that is wrong."""
+    try:
+        return SearchSettings(**values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        if not name:
+            raise UserError(f"Search settings: {message}.") from None
+        given = first["input"]
+        raise UserError(f"Search settings: {name} is {given!r}; {message[0].lower()}{message[1:]}.") from None
