@@ -1,0 +1,239 @@
+"""What a training run is: one frozen record, read from YAML, checked once, saved with the run.
+
+The sentence under each field is its help (`coscap train --fields`).
+"""
+
+import difflib
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+from coscap.errors import UserError
+from coscap.files import read_text, write_text
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Optimiser(Section):
+    name: Literal["sgd", "adamw"] = "adamw"
+    """`sgd` (the paper's) or `adamw`."""
+    rate: PositiveFloat = 1e-3
+    """The highest learning rate; the schedule scales it. The paper's for sgd is 0.015."""
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Momentum of sgd."""
+    betas: tuple[float, float] = (0.9, 0.99)
+    """Decay rates of adamw's two averages."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Sgd decays every parameter (as the paper, 0.001), adamw matrices only."""
+
+
+class Schedule(Section):
+    name: Literal["constant", "linear", "cosine"] = "cosine"
+    """How the learning rate falls after the warm-up: not at all, in a line to 0, along a cosine to 0.
+
+    `cosine` with `warmup: 0.3` is a one-cycle schedule.
+    """
+    warmup: float = Field(default=0.0, ge=0, lt=1)
+    """The part of the whole run in which the rate rises in a line from a 25th of itself."""
+
+
+class Clip(Section):
+    norm: PositiveFloat = 12.5
+    """The greatest norm of the gradient; a longer one is scaled down to it."""
+    scope: Literal["global", "module"] = "global"
+    """`global`: one norm over all parameters. `module`: one for each top module (the released code)."""
+
+
+class KlWeight(Section):
+    schedule: Literal["constant", "step", "ramp", "cyclical"] = "constant"
+    """`constant`: `weight` throughout. `step`: `first` for `epochs`, then `weight`. `ramp`: in a line from
+    `first` to `weight` over `epochs`. `cyclical`: the ramp again every `epochs`, held for its second half.
+    """
+    weight: float = Field(default=1.0, ge=0)
+    """The weight that is reached; 1 is the evidence lower bound (eq. 6)."""
+    first: float = Field(default=0.0, ge=0)
+    """The weight at the beginning of a step, a ramp or a cycle."""
+    epochs: PositiveFloat = 1.0
+    """How long the step, the ramp or one cycle lasts, in epochs; fractions are allowed."""
+    hold: float = Field(default=0.0, ge=0)
+    """Epochs during which the weight stays `first` before anything else begins."""
+
+
+class Pseudo(Section):
+    contexts: Path
+    """The folder with the neighbours of each picture, made by `coscap contexts`."""
+    weight: float = Field(default=0.2, ge=0, le=1)
+    """The paper's alpha: the objective is (1 - alpha) L + alpha L^ (appendix A)."""
+    kl: float = Field(default=1.0, ge=0)
+    """The factor on the KL term of L^, on top of kl_context; the released code has 0.75."""
+    from_epoch: float = Field(default=0.0, ge=0)
+    """Epochs of paired training before the pseudo term comes in; the released code has 1."""
+
+
+class Validation(Section):
+    every_epochs: PositiveFloat = 1.0
+    """How often to validate, in epochs; a fraction is allowed. The last step is always validated."""
+    captions: int = Field(default=2000, ge=0)
+    """Validation captions on which the loss parts are measured; 0 for none."""
+    pictures: int = Field(default=300, ge=0)
+    """Validation pictures that are captioned for CIDEr (greedy and draws); 0 for none."""
+    draws: PositiveInt = 20
+    """Draws a picture for the best-of (oracle) and average CIDEr."""
+    figure: Literal["loss", "reconstruction", "cider_greedy", "cider_oracle", "cider_draw"] = "loss"
+    """The figure that decides which model is the best, and that early stopping follows."""
+    patience: int = Field(default=0, ge=0)
+    """Stop after this many validations without a better figure; 0: never."""
+
+
+class TrainConfig(Section):
+    data: Path
+    """The prepared data set, a folder made by `coscap data`."""
+    regions: Path
+    """The region store of its pictures, made by `coscap features`."""
+    model: dict[str, Any] = {"preset": "small"}
+    """`preset` (`small`, `paper`, `released`) and any field of the model that differs from it."""
+    seed: int = Field(default=1, ge=0)
+    """Everything random follows from it and the number of the step."""
+    batch_size: PositiveInt = 100
+    """Captions a step, over all processes together."""
+    accumulate: PositiveInt = 1
+    """Parts in which each process works through its share of the batch; more parts need less memory."""
+    epochs: PositiveFloat | None = None
+    """Length of the run in epochs; give one of epochs, steps and minutes."""
+    steps: PositiveInt | None = None
+    """Length of the run in steps."""
+    minutes: PositiveFloat | None = None
+    """Length of the run in minutes of training: the speed is measured, then the number of steps fixed."""
+    optimiser: Optimiser = Optimiser()
+    schedule: Schedule = Schedule()
+    clip: Clip | None = Clip()
+    normalise: Literal["caption", "word"] = "caption"
+    """`caption`: the loss is a sum over words, divided by the captions of the batch (the ELBO; the
+    paper's rate belongs to it). `word`: divided by the words, so gradients are about ten times smaller.
+    """
+    kl_context: KlWeight = KlWeight()
+    kl_object: KlWeight = KlWeight()
+    pseudo: Pseudo | None = None
+    """Pseudo supervision from contexts of similar scenes (eq. 8); none: paired training."""
+    average: float = Field(default=0.0, ge=0, lt=1)
+    """Decay of a running average of the weights, which is then what is validated and exported; 0: none."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """`bfloat16` or `float16` compute in mixed precision; float16 needs a GPU and scales the loss."""
+    validation: Validation | None = Validation()
+    checkpoint_minutes: PositiveFloat = 10.0
+    """Minutes between checkpoints; one is also written at the end of each epoch and after each validation."""
+    log_steps: PositiveInt = 50
+    """Steps between lines of log.jsonl; a line holds the means over these steps."""
+    tensorboard: bool = False
+    """Write the log for TensorBoard too (`pip install coscap[tensorboard]`)."""
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Self:
+        given = [name for name in ("epochs", "steps", "minutes") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"give exactly one of epochs, steps and minutes, not {' and '.join(given) or 'none'}"
+            )
+        return self
+
+
+# What may differ when a run goes on: none of it changes the weights, and the content of the data is
+# compared by digest, so moved folders are fine.
+FREE_ON_RESUME = frozenset({"data", "regions", "checkpoint_minutes", "log_steps", "tensorboard"})
+
+
+def read_config(path: Path, changes: list[str] | None = None) -> TrainConfig:
+    """The configuration in a YAML file, with `key=value` changes laid over it (`optimiser.rate=0.001`)."""
+    text = read_text(path)
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        raise UserError(f"{path} is not valid YAML{place}; correct it there.") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} must hold `field: value` lines, as configs/small.yaml does.")
+    for change in changes or []:
+        _lay_over(content, change)
+    return check_config(content, str(path))
+
+
+def check_config(content: dict[str, Any], source: str) -> TrainConfig:
+    try:
+        return TrainConfig.model_validate(content)
+    except ValidationError as error:
+        raise UserError(f"{source}: {_sentence(error)}") from None
+
+
+def write_config(path: Path, config: TrainConfig) -> None:
+    write_text(path, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True))
+
+
+def differences(one: TrainConfig, other: TrainConfig) -> list[str]:
+    """The fields that differ and may not when a run goes on."""
+    a, b = one.model_dump(mode="json"), other.model_dump(mode="json")
+    return [name for name in a if name not in FREE_ON_RESUME and a[name] != b[name]]
+
+
+def describe(section: type[BaseModel] = TrainConfig, prefix: str = "") -> list[tuple[str, str, str]]:
+    """(field, default, help) of every field, sections unfolded, for `--fields`."""
+    rows = []
+    for name, field in section.model_fields.items():
+        inner = _section_of(field.annotation)
+        if inner is not None:
+            rows += describe(inner, f"{prefix}{name}.")
+        else:
+            default = "required" if field.is_required() else str(field.default)
+            rows.append((prefix + name, default, " ".join((field.description or "").split())))
+    return rows
+
+
+def _section_of(annotation: Any) -> type[Section] | None:
+    candidates = [annotation, *getattr(annotation, "__args__", ())]
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, Section)), None)
+
+
+def _lay_over(content: dict[str, Any], change: str) -> None:
+    key, found, value = change.partition("=")
+    if not found or not key.strip():
+        raise UserError(f"--set {change}: expected key=value, for example --set optimiser.rate=0.001.")
+    *parents, last = key.strip().split(".")
+    place = content
+    for parent in parents:
+        inner = place.setdefault(parent, {})
+        if inner is None:
+            inner = place[parent] = {}
+        if not isinstance(inner, dict):
+            raise UserError(f"--set {change}: {parent} has no fields; set it as a whole.")
+        place = inner
+    try:
+        place[last] = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise UserError(f"--set {change}: the value is not valid YAML; put it in quotes.") from None
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first complaint, with the field's full name."""
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(field, [name for name, _, _ in describe()], n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]}" if close else "`coscap train --fields` lists all"
+        return f"there is no field {field}; {hint}."
+    if first["type"] == "missing":
+        return f"field {field} is missing; `coscap train --fields` says what it holds."
+    if not field:
+        return first["msg"].removeprefix("Value error, ") + "."
+    return f"field {field} is {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}."

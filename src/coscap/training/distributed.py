@@ -1,0 +1,93 @@
+"""Several processes as one: started by torchrun, joined by DDP, each with its share of every batch.
+
+DDP averages gradients over the processes. The loss of each is therefore its sum times the number of
+processes, over the captions of the joint batch: the average is then the gradient of the joint batch.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from coscap.errors import UserError
+from coscap.training.objective import Objective
+
+PATIENCE = timedelta(hours=6)  # the others wait while the first process validates
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among its equals."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def total(self, *values: float) -> list[float]:
+        """Each value summed over all processes."""
+        if self.world == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor)
+        return list(tensor.tolist())
+
+    def total_tensors(self, named: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The same for tensors by name, as float64 on the CPU."""
+        flat = [value.double().cpu() for value in named.values()]
+        if self.world > 1:
+            joined = torch.cat([value.flatten() for value in flat])
+            dist.all_reduce(joined)
+            parts = joined.split([value.numel() for value in flat])
+            flat = [part.view_as(value) for part, value in zip(parts, flat, strict=True)]
+        return dict(zip(named, flat, strict=True))
+
+    def any(self, flag: bool) -> bool:
+        return self.total(float(flag))[0] > 0
+
+    def wrap(self, objective: Objective) -> nn.Module:
+        if self.world == 1:
+            return objective
+        ids = [self.device.index] if self.device.type == "cuda" else None
+        return nn.parallel.DistributedDataParallel(objective, device_ids=ids, broadcast_buffers=False)
+
+
+@contextmanager
+def join(device: str) -> Iterator[Ranks]:
+    """The ranks of this run; one process unless torchrun started it."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    chosen = choose_device(device, int(os.environ.get("LOCAL_RANK", "0")))
+    if world == 1:
+        yield Ranks(0, 1, chosen)
+        return
+    backend = "gloo"
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+        backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, timeout=PATIENCE)
+    try:
+        yield Ranks(dist.get_rank(), world, chosen)
+    finally:
+        dist.destroy_process_group()
+
+
+def choose_device(device: str, local_rank: int = 0) -> torch.device:
+    """`auto` is a GPU where there is one."""
+    available = torch.cuda.is_available()
+    if device == "auto":
+        device = "cuda" if available else "cpu"
+    if device == "cuda":
+        if not available:
+            raise UserError("--device cuda: torch finds no GPU here; use --device cpu or --device auto.")
+        return torch.device("cuda", local_rank % torch.cuda.device_count())
+    if device != "cpu":
+        raise UserError(f"--device {device}: expected cpu, cuda or auto.")
+    return torch.device("cpu")

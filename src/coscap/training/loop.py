@@ -1,0 +1,286 @@
+"""The training loop: one step after the other, each a function of the weights, the seed and its number.
+
+loader ─▶ batch ─▶ pieces ─▶ objective ─▶ gradients ─▶ clip ─▶ optimiser ─▶ average
+                                └─ parts by name ─▶ log
+every so often:  validate ─▶ best/, last/      checkpoint ─▶ checkpoints/step-N/
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from coscap.data.batch import Batch
+from coscap.training.checkpoint import Progress, Tensors, load_checkpoint, save_checkpoint
+from coscap.training.config import TrainConfig
+from coscap.training.distributed import Ranks
+from coscap.training.interrupt import Wish
+from coscap.training.log import Log
+from coscap.training.objective import Objective, Term, figures, weights_at
+from coscap.training.optimiser import (
+    Average,
+    build_optimiser,
+    clip_gradients,
+    optimiser_tensors,
+    restore_optimiser,
+    set_rate,
+)
+from coscap.training.pieces import caption_keys, seed_all, split
+from coscap.training.schedules import rate_factor
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+LOWER_IS_BETTER = frozenset({"loss", "reconstruction"})
+Outcome = Literal["finished", "stopped early", "interrupted"]
+
+
+class Batches(Protocol):
+    """What gives the batches of this process, epoch after epoch; one iteration is one epoch."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Batch]: ...
+    def state(self) -> dict[str, Any]: ...
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+
+Validate = Callable[[nn.Module, Wish], dict[str, float] | None]
+Export = Callable[[nn.Module, Path], None]
+
+
+@dataclass
+class Means:
+    """Sums of the parts since the last line of the log."""
+
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    norms: list[Tensor] = field(default_factory=list)
+    captions: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    def add(self, sums: dict[str, Tensor]) -> None:
+        for name, value in sums.items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+
+class Trainer:
+    """A model on its way through `steps` steps."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: Path,
+        model: nn.Module,
+        batches: Batches,
+        ranks: Ranks,
+        digests: dict[str, str],
+        *,
+        second: Term | None = None,
+        validate: Validate | None = None,
+        export: Export | None = None,
+        wish: Wish | None = None,
+    ):
+        self.config, self.run, self.ranks, self.digests = config, run, ranks, digests
+        self.model, self.batches = model.to(ranks.device), batches
+        self.validate, self.export, self.wish = validate, export, wish or Wish()
+        self.objective = ranks.wrap(Objective(self.model, second))
+        self.optimiser = build_optimiser(config.optimiser, self.model)
+        self.average = Average(config.average, self.model) if config.average else None
+        self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=config.precision == "float16")
+        self.epoch_steps = len(batches)
+        self.progress = Progress(loader=batches.state())
+        self.means = Means()
+        self.saved_at = time.monotonic()
+
+    # -- going on
+
+    def restore(self, checkpoint: Path) -> int:
+        """Put everything back as it was; gives the planned number of steps."""
+        progress, tensors, steps = load_checkpoint(checkpoint, self.digests)
+        self.model.load_state_dict(tensors.model)
+        restore_optimiser(self.optimiser, self.model, tensors.optimiser)
+        if self.average is not None:
+            self.average.tensors = {name: t.to(self.ranks.device) for name, t in tensors.average.items()}
+        if progress.scale:
+            self.scaler.load_state_dict(progress.scale)
+        self.batches.restore(progress.loader)
+        self.progress = progress
+        return steps
+
+    def save(self, steps: int) -> None:
+        self.progress.scale = dict(self.scaler.state_dict())
+        now = time.monotonic()
+        self.progress.seconds += now - self.saved_at
+        self.saved_at = now
+        if self.ranks.first:
+            average = self.average.tensors if self.average is not None else {}
+            tensors = Tensors(self.model.state_dict(), optimiser_tensors(self.optimiser, self.model), average)
+            save_checkpoint(self.run, self.progress, tensors, steps, self.digests)
+
+    # -- the loop
+
+    def fit(self, steps: int, log: Log) -> Outcome:
+        """Train to step `steps`, or to the wish for an end."""
+        stream = self._stream()
+        self.saved_at = time.monotonic()
+        self.means = Means()
+        log.start(self.progress.step)
+        exhausted = False
+        while True:
+            validated = self._validation_due(steps) and not self.wish() and self._run_validation(log)
+            exhausted = exhausted or self._out_of_patience()
+            stop = self.ranks.any(self.wish() or exhausted)
+            last = stop or self.progress.step >= steps
+            if validated or last or self._checkpoint_due():
+                self.save(steps)
+            if last:
+                break
+            self._step(next(stream), steps)
+            self.progress.loader = self.batches.state()
+            if self.progress.step % self.config.log_steps == 0 or self.progress.step == steps:
+                log.write("train", self.progress.step, self._epoch(), self._figures(steps))
+            log.tick(self.progress.step)
+        self._export(self.run / "last")
+        if self.progress.step >= steps and not self._validation_due(steps):
+            return "finished"
+        return "interrupted" if self.wish() or not exhausted else "stopped early"
+
+    def seconds_per_step(self, tries: int = 8) -> float:
+        """The speed of this machine on these data: a few steps whose gradients are thrown away."""
+        start, times = self.batches.state(), []
+        stream = self._stream()
+        for _ in range(tries):
+            began = time.monotonic()
+            self._gradients(next(stream))
+            self.objective.zero_grad()
+            times.append(time.monotonic() - began)
+        self.batches.restore(start)
+        self.means = Means()
+        middle = sorted(times)[tries // 2]
+        return self.ranks.total(middle)[0] / self.ranks.world
+
+    def _stream(self) -> Iterator[Batch]:
+        while True:
+            yield from self.batches
+
+    def _step(self, batch: Batch, steps: int) -> None:
+        """One update of the weights."""
+        self._gradients(batch)
+        self.scaler.unscale_(self.optimiser)
+        self.means.norms.append(clip_gradients(self.config.clip, self.model))
+        set_rate(self.optimiser, self._rate(steps))
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        self.optimiser.zero_grad()
+        self.progress.step += 1
+        if self.average is not None:
+            self.average.update(self.model, self.progress.step)
+
+    def _gradients(self, batch: Batch) -> None:
+        """The gradient of the joint batch, in `accumulate` pieces of this process's share."""
+        config, ranks = self.config, self.ranks
+        self.model.train()
+        captions, words = ranks.total(len(batch.rows), int(batch.lengths.sum()))
+        share = ranks.world / (captions if config.normalise == "caption" else words)
+        weights = weights_at(config, self._epoch())
+        pieces = split(batch, config.accumulate)
+        for number, piece in enumerate(pieces):
+            seed_all(config.seed, self.progress.step, ranks.rank * config.accumulate + number)
+            keys = caption_keys(piece, config.seed, self.progress.step).to(ranks.device)
+            quiet = number + 1 < len(pieces) and ranks.world > 1  # only the last piece is sent round
+            with self.objective.no_sync() if quiet else nullcontext():  # type: ignore[operator]
+                with self._precision():
+                    total, sums = self.objective(piece.to(ranks.device), keys, weights)
+                self.scaler.scale(total * share).backward()
+            self.means.add(sums)
+        self.means.captions += len(batch.rows)
+
+    def _precision(self) -> Any:
+        dtype = DTYPES.get(self.config.precision)
+        return nullcontext() if dtype is None else torch.autocast(self.ranks.device.type, dtype)
+
+    def _rate(self, steps: int) -> float:
+        return self.config.optimiser.rate * rate_factor(self.config.schedule, self.progress.step, steps)
+
+    def _epoch(self) -> float:
+        return self.progress.step / self.epoch_steps
+
+    def _figures(self, steps: int) -> dict[str, float]:
+        """The means since the last line, over all processes, in nats a caption."""
+        means, self.means = self.means, Means()
+        sums = self.ranks.total_tensors(means.sums | {"captions": torch.tensor(means.captions)})
+        captions = float(sums.pop("captions"))
+        weights = weights_at(self.config, self._epoch())
+        extra = {
+            "gradient_norm": float(torch.stack(means.norms).mean()),
+            "rate": self._rate(steps),
+            "kl_context_weight": weights["kl_context"],
+            "kl_object_weight": weights["kl_object"],
+            "captions_per_second": captions / (time.monotonic() - means.began),
+        }
+        return figures(sums, captions) | extra
+
+    # -- validation
+
+    def _validation_due(self, steps: int) -> bool:
+        step, validation = self.progress.step, self.config.validation
+        if validation is None or self.validate is None or self.progress.validated == step:
+            return False
+        every = max(1, round(validation.every_epochs * self.epoch_steps))
+        return step > 0 and (step % every == 0 or step >= steps)
+
+    def _run_validation(self, log: Log) -> bool:
+        """Validate with the averaged weights where there are; keep the best. The first process does it."""
+        step = self.progress.step
+        if self.ranks.first and self.validate is not None:
+            with self._averaged():
+                found = self.validate(self.model, self.wish)
+                if found is None:  # broken off
+                    return False
+                log.write("validation", step, self._epoch(), found)
+                self._judge(found)
+        self.progress.validated = step
+        return True
+
+    def _judge(self, found: dict[str, float]) -> None:
+        assert self.config.validation is not None
+        figure = self.config.validation.figure
+        value = -found[figure] if figure in LOWER_IS_BETTER else found[figure]
+        if self.progress.best is None or value > self.progress.best:
+            self.progress.best, self.progress.best_step, self.progress.stale = value, self.progress.step, 0
+            if self.export is not None:
+                self.export(self.model, self.run / "best")
+        else:
+            self.progress.stale += 1
+
+    def _out_of_patience(self) -> bool:
+        patience = self.config.validation.patience if self.config.validation is not None else 0
+        return 0 < patience <= self.progress.stale
+
+    def _checkpoint_due(self) -> bool:
+        step = self.progress.step
+        minutes = (time.monotonic() - self.saved_at) / 60
+        return step > 0 and (step % self.epoch_steps == 0 or minutes >= self.config.checkpoint_minutes)
+
+    def _export(self, folder: Path) -> None:
+        if self.export is not None and self.ranks.first:
+            with self._averaged():
+                self.export(self.model, folder)
+
+    def _averaged(self) -> Any:
+        return nullcontext() if self.average is None else _Exchanged(self.average, self.model)
+
+
+class _Exchanged:
+    """Inside the block the model carries its averaged weights."""
+
+    def __init__(self, average: Average, model: nn.Module):
+        self.average, self.model = average, model
+
+    def __enter__(self) -> None:
+        self.average.exchange(self.model)
+
+    def __exit__(self, *_: object) -> None:
+        self.average.exchange(self.model)

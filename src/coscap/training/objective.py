@@ -1,0 +1,111 @@
+"""What is made small: a weighted sum of parts that keep their names from the model to the log.
+
+    paired captions ─▶ model.loss ─▶ reconstruction, kl_context, kl_object, extra        -L   (eq. 6)
+    second term     ─▶ term(...)  ─▶ pseudo_reconstruction, pseudo_kl_context, ...       -L^  (eq. 8)
+
+    objective = (1 - alpha) L + alpha L^                                                 (appendix A)
+
+A part is a sum over words for each caption, in nats. Here it is summed over the captions of a batch; the
+loop divides by the captions (or words) of the joint batch. Free bits are the model's: the log shows the
+KL divergences as they are, the objective counts them above their free bits.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from coscap.data.batch import Batch
+from coscap.models.parts import Parts
+from coscap.training.config import TrainConfig
+from coscap.training.schedules import kl_weight, pseudo_weight
+
+COUNTED = {
+    "reconstruction": "reconstruction",
+    "kl_context": "free_context",
+    "kl_object": "free_object",
+    "extra": "extra",
+}  # the name of a part in the log, and the field of Parts that the objective counts for it
+PSEUDO = "pseudo_"
+ACTIVE = 0.01  # nats a word: a latent dimension with a greater KL carries something
+
+
+class Term(Protocol):
+    """A second objective over the same batch, such as pseudo supervision.
+
+    It gives the parts of the captions that it made, none or one for each caption of the batch. Its noise
+    must follow from `keys`, (B,) int64, one for each caption of the batch, or from the global generators,
+    which the loop seeds for each step: then a run that was broken off goes on to the same weights.
+    """
+
+    def __call__(self, model: nn.Module, batch: Batch, keys: Tensor) -> Parts: ...
+
+
+def weights_at(config: TrainConfig, epoch: float) -> dict[str, float]:
+    """What each part counts after `epoch` epochs, by name."""
+    context, objects = kl_weight(config.kl_context, epoch), kl_weight(config.kl_object, epoch)
+    alpha = pseudo_weight(config.pseudo, epoch)
+    paired = {"reconstruction": 1.0, "kl_context": context, "kl_object": objects, "extra": 1.0}
+    weights = {name: (1 - alpha) * weight for name, weight in paired.items()}
+    if config.pseudo is not None:
+        second = paired | {"kl_context": context * config.pseudo.kl, "kl_object": objects * config.pseudo.kl}
+        weights |= {PSEUDO + name: alpha * weight for name, weight in second.items()}
+    return weights
+
+
+class Objective(nn.Module):
+    """The model with its terms, as one module, so that DDP sees a single forward a step."""
+
+    def __init__(self, model: nn.Module, second: Term | None = None):
+        super().__init__()
+        self.model = model
+        self.second = second
+
+    def forward(
+        self, batch: Batch, keys: Tensor, weights: Mapping[str, float]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The weighted sum over the captions of the batch, and sums by name for the log.
+
+        keys: (B,) int64, what the noise of each caption follows from.
+        """
+        parts: Parts = self.model.loss(batch, keys=keys)  # type: ignore[operator]
+        total, sums = weighed(parts, weights)
+        sums |= dimension_sums(parts)
+        if self.second is not None and weights.get(PSEUDO + "reconstruction", 0.0) > 0:
+            more, pseudo = weighed(self.second(self.model, batch, keys), weights, PSEUDO)
+            total, sums = total + more, sums | pseudo
+        return total, {"loss": total.detach()} | sums
+
+
+def weighed(parts: Parts, weights: Mapping[str, float], prefix: str = "") -> tuple[Tensor, dict[str, Tensor]]:
+    """The weighted sum of the parts, with gradient, and the sum of each without."""
+    counted = [
+        weights[prefix + name] * getattr(parts, field).float().sum() for name, field in COUNTED.items()
+    ]
+    sums = {prefix + name: getattr(parts, name).detach().float().sum() for name in COUNTED}
+    return torch.stack(counted).sum(), sums
+
+
+def dimension_sums(parts: Parts) -> dict[str, Tensor]:
+    """The KL of each latent dimension, summed over words: (Zm,) and (Zo,)."""
+    words = parts.words.sum()
+    return {
+        "context_dimensions": parts.context_dimensions * words,
+        "object_dimensions": parts.object_dimensions * words,
+        "words": words,
+    }
+
+
+def figures(sums: Mapping[str, Tensor], captions: float) -> dict[str, float]:
+    """Sums as figures for people: nats a caption, nats a word, and how many latent dimensions are in use."""
+    words = float(sums["words"])
+    shown = {
+        name: float(value) / captions for name, value in sums.items() if value.ndim == 0 and name != "words"
+    }
+    shown["reconstruction_per_word"] = float(sums["reconstruction"]) / words
+    for latent in ("context", "object"):
+        dimensions = sums[f"{latent}_dimensions"]
+        if len(dimensions):
+            shown[f"active_{latent}"] = float((dimensions / words > ACTIVE).sum())
+    return shown

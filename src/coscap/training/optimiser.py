@@ -1,0 +1,92 @@
+"""The optimiser, its state as named tensors (never a pickle), clipping, and the average of the weights."""
+
+import torch
+from torch import Tensor, nn
+
+from coscap.training.config import Clip, Optimiser
+
+
+def build_optimiser(config: Optimiser, model: nn.Module) -> torch.optim.Optimizer:
+    """Sgd decays every parameter, as the paper does; adamw only matrices, not biases and scales."""
+    if config.name == "sgd":
+        return torch.optim.SGD(
+            model.parameters(), lr=config.rate, momentum=config.momentum, weight_decay=config.weight_decay
+        )
+    groups = [
+        {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=config.rate, betas=config.betas)
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimiser.param_groups:
+        group["lr"] = rate
+
+
+def optimiser_tensors(optimiser: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """The optimiser's memory as `parameter:item` tensors, for instance `decoder.out.weight:exp_avg`."""
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        for item, value in optimiser.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                tensors[f"{name}:{item}"] = value
+    return tensors
+
+
+def restore_optimiser(optimiser: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Put back what `optimiser_tensors` gave; through load_state_dict, which moves each to its device."""
+    number: dict[Tensor, int] = {}
+    for group in optimiser.param_groups:
+        for parameter in group["params"]:
+            number[parameter] = len(number)
+    names = {name: number[parameter] for name, parameter in model.named_parameters()}
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        name, _, item = key.rpartition(":")
+        state.setdefault(names[name], {})[item] = value
+    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+def clip_gradients(clip: Clip | None, model: nn.Module) -> Tensor:
+    """Scale the gradients down where they are too long; the norm over all parameters before that."""
+    norms = []
+    for parameters in _clip_groups(clip, model):
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        if clip is not None:
+            nn.utils.clip_grads_with_norm_(parameters, clip.norm, norm)
+        norms.append(norm)
+    total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return total
+
+
+def _clip_groups(clip: Clip | None, model: nn.Module) -> list[list[nn.Parameter]]:
+    if clip is None or clip.scope == "global":
+        return [list(model.parameters())]
+    groups = [list(child.parameters()) for child in model.children()]
+    own = list(model.parameters(recurse=False))
+    return [group for group in [own, *groups] if group]
+
+
+class Average:
+    """A running average of the weights (Polyak): after step n it is d * average + (1 - d) * weights, with
+    d = min(decay, (1 + n) / (10 + n)), so that the first steps do not weigh for ever."""
+
+    def __init__(self, decay: float, model: nn.Module):
+        self.decay = decay
+        self.tensors = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        decay = min(self.decay, (1 + step) / (10 + step))
+        for name, parameter in model.named_parameters():
+            self.tensors[name].lerp_(parameter.detach(), 1 - decay)
+
+    @torch.no_grad()
+    def exchange(self, model: nn.Module) -> None:
+        """Swap the averages with the model's weights; a second call swaps back."""
+        for name, parameter in model.named_parameters():
+            held = parameter.detach().clone()
+            parameter.copy_(self.tensors[name])
+            self.tensors[name].copy_(held)
