@@ -20,14 +20,6 @@ class Contexts:
     slots: NDArray[np.int64]  # (U,) how many slots it has
 
 
-@dataclass(frozen=True)
-class Neighbours:
-    """The nearest contexts of each picture, best first."""
-
-    captions: NDArray[np.int32]  # (I, k) a caption that has the context, -1 where there are fewer than k
-    scores: NDArray[np.float32]  # (I, k) cosine
-
-
 def distinct_contexts(
     context_of: Callable[[int], tuple[int, ...]],
     captions: NDArray[np.int64],

@@ -1,0 +1,104 @@
+"""Pseudo captions in training: for every picture of a batch a context of a similar scene (eq. 8)."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from coscap.contexts.folder import Neighbours
+from coscap.data.batch import Batch
+from coscap.data.prepared import Prepared
+from coscap.errors import UserError
+from coscap.models.cos_cvae import CosCvae
+from coscap.models.parts import Parts
+from coscap.models.pseudo import Feed, Fill, detected_units, pseudo_loss
+from coscap.text.objects import ObjectClasses
+from coscap.text.vocabulary import END, PAD, UNK, Vocabulary
+from coscap.vision.regions import Recipe
+
+
+def fill_table(recipe: Recipe, classes: ObjectClasses, vocabulary: Vocabulary) -> Fill:
+    """How a detected class is called in a slot; the detector's classes are matched by name."""
+    by_name = {known.name: known for known in classes.classes}
+
+    def unit(text: str) -> int:
+        number = vocabulary.encode([text])[0]
+        return -1 if number == UNK else number
+
+    singular, plural = [], []
+    for name in recipe.classes:
+        known = by_name.get(name)
+        singular.append(unit(known.singular if known else name))
+        plural.append(unit(known.plural) if known else -1)
+    if max(singular, default=-1) < 0:
+        raise UserError(
+            f"None of the classes of {recipe.name} is in the vocabulary; prepare the data with its class list."
+        )
+    return Fill(torch.tensor(singular), torch.tensor(plural))
+
+
+def caption_tensors(prepared: Prepared, captions: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
+    """words (B, T), context (B, T) and lengths (B,) of these captions, END included, cut to the data's limit."""
+    rows = [
+        (prepared.words(caption)[: prepared.max_length], prepared.context(caption)[: prepared.max_length])
+        for caption in captions.tolist()
+    ]
+    lengths = [len(words) + 1 for words, _ in rows]
+    both = np.full((2, len(rows), max(lengths)), PAD, np.int64)
+    for row, (words, context) in enumerate(rows):
+        both[0, row, : len(words)], both[1, row, : len(words)] = words, context
+        both[:, row, len(words)] = END
+    return torch.from_numpy(both[0]), torch.from_numpy(both[1]), torch.tensor(lengths)
+
+
+class PseudoTerm:
+    """The second term of the objective. Draws from numpy's global generator, which the loop seeds each step."""
+
+    def __init__(self, prepared: Prepared, neighbours: Neighbours, fill: Fill, feed: Feed = "filled") -> None:
+        self.prepared, self.neighbours, self.fill, self.feed = prepared, neighbours, fill, feed
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Parts:
+        assert isinstance(model, CosCvae)
+        parts, _ = self.pseudo(model, self.exchange(batch))
+        return parts
+
+    def pseudo(self, model: CosCvae, batch: Batch) -> tuple[Parts, Tensor]:
+        return pseudo_loss(model, batch, self.fill.to(batch.rows.device), feed=self.feed)
+
+    def exchange(self, batch: Batch) -> Batch:
+        """The same pictures with captions of their neighbours; pictures without any are left out."""
+        images = np.searchsorted(self.prepared.image_ids, batch.image_ids.cpu().numpy())
+        found = [self.neighbours.of(images[row]) for row in batch.rows.tolist()]
+        kept = [row for row, near in enumerate(found) if len(near)]
+        if not kept:
+            raise UserError(
+                "No picture of this batch has neighbours; run `coscap contexts` for this data set."
+            )
+        captions = np.array([np.random.choice(found[row]) for row in kept], np.int64)
+        words, context, lengths = caption_tensors(self.prepared, captions)
+        device = batch.rows.device
+        return replace(
+            batch,
+            rows=batch.rows[torch.tensor(kept, device=device)],
+            words=words.to(device),
+            context=context.to(device),
+            objects=words.new_zeros(len(kept), 1).to(device),  # z^o comes from the prior
+            lengths=lengths.to(device),
+        )
+
+
+class NovelTerm(PseudoTerm):
+    """Pictures that nobody captioned: z^o from the weaker posterior q(z^o | C_k(I)), slots from C_k(I)."""
+
+    def __init__(
+        self, prepared: Prepared, neighbours: Neighbours, fill: Fill, feed: Feed = "filled", top: int = 5
+    ) -> None:
+        super().__init__(prepared, neighbours, fill, feed)
+        self.top = top
+
+    def pseudo(self, model: CosCvae, batch: Batch) -> tuple[Parts, Tensor]:
+        fill = self.fill.to(batch.rows.device)
+        objects = detected_units(batch.pictures, fill, self.top)[batch.rows]
+        return pseudo_loss(model, replace(batch, objects=objects), fill, feed=self.feed, objects="posterior")
