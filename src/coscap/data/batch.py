@@ -10,11 +10,13 @@ from torch import Tensor
 class OnDevice:
     """A dataclass of tensors that can be moved as one."""
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: torch.device | str, non_blocking: bool = True) -> Self:
         moved = {}
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            moved[field.name] = value.to(device, non_blocking=True) if isinstance(value, Tensor | OnDevice) else value
+            moved[field.name] = (
+                value.to(device, non_blocking=True) if isinstance(value, Tensor | OnDevice) else value
+            )
         return type(self)(**moved)
 
 

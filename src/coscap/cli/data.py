@@ -1,0 +1,265 @@
+"""`coscap data`: captions of any kind into one prepared data set, and a look at one."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from coscap.data.records import Source, Troubles
+
+app = typer.Typer(no_args_is_help=True, help="Prepare captions for training, or look at prepared ones.")
+
+Out = Annotated[
+    Path, typer.Option("--out", "-o", help="The folder to write, e.g. --out coco; an older one is replaced.")
+]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        "--split",
+        help="mrnn, karpathy, heldout, random, source (what the source says), or train, validation, test "
+        "for all pictures in that one; e.g. --split mrnn",
+    ),
+]
+Validation = Annotated[
+    int | None, typer.Option(min=0, help="How many pictures for validation, e.g. --validation 500")
+]
+Test = Annotated[int | None, typer.Option(min=0, help="How many pictures to test on, e.g. --test 500")]
+Seed = Annotated[int, typer.Option(help="The seed of the pictures that are drawn, e.g. --seed 7")]
+TestIds = Annotated[
+    Path | None,
+    typer.Option(help="Image ids of the test split, a JSON list or one a line, e.g. --test-ids test.json"),
+]
+ValidationIds = Annotated[
+    Path | None, typer.Option(help="The same for validation, e.g. --validation-ids val.txt")
+]
+ExcludeIds = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Image ids to leave out of everything; may be repeated, e.g. --exclude-ids reserved.json"
+    ),
+]
+SplitFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="A held-out split of your own instead of the one that coscap carries, e.g. --split-file s.json"
+    ),
+]
+Objects = Annotated[
+    str, typer.Option(help="The list of object classes: coco or a file, e.g. --objects mine.yaml")
+]
+MinCount = Annotated[
+    int,
+    typer.Option(
+        "--min-count", min=1, help="A word needs this many training captions' uses, e.g. --min-count 5"
+    ),
+]
+MaxLength = Annotated[
+    int,
+    typer.Option(min=1, help="Captions with more words than this are not trained on, e.g. --max-length 30"),
+]
+Long = Annotated[
+    str, typer.Option(help="What training does with longer captions: drop them, or cut them, e.g. --long cut")
+]
+Vocabulary = Annotated[
+    Path | None,
+    typer.Option(help="Use this vocabulary instead of building one, e.g. --vocabulary coco/vocabulary.json"),
+]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave bad items out and count them, instead of stopping.")
+]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Processes that split captions; one for each core if not given.")
+]
+
+
+@app.command()
+def coco(
+    out: Out,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(help="COCO-format files, coco:train2014, coco:val2014; COCO 2014 whole if not given."),
+    ] = None,
+    split: Split = None,
+    karpathy: Annotated[
+        Path | None,
+        typer.Option(help="Karpathy's file, for --split karpathy, e.g. --karpathy dataset_coco.json"),
+    ] = None,
+    split_file: SplitFile = None,
+    validation: Validation = None,
+    test: Test = None,
+    seed: Seed = 0,
+    test_ids: TestIds = None,
+    validation_ids: ValidationIds = None,
+    exclude_ids: ExcludeIds = None,
+    objects: Objects = "coco",
+    min_count: MinCount = 4,
+    max_length: MaxLength = 20,
+    long: Long = "drop",
+    vocabulary: Vocabulary = None,
+    skip_bad: SkipBad = False,
+    workers: Workers = None,
+) -> None:
+    """COCO captions, or any file in their format (nocaps too). Example: coscap data coco --split mrnn --out coco"""
+    from coscap.data.records import join
+    from coscap.data.sources.coco import BUILT_IN, read_coco, read_karpathy
+    from coscap.errors import UserError
+
+    if split == "karpathy" and karpathy is None:
+        raise UserError("--split karpathy needs Karpathy's file; pass --karpathy dataset_coco.json.")
+    if karpathy is not None and split not in (None, "karpathy", "source"):
+        raise UserError(f"--karpathy brings its own split and --split {split} is another; leave one out.")
+
+    def read(troubles: "Troubles") -> "Source":
+        if karpathy is not None:
+            return read_karpathy(karpathy, troubles)
+        return join([read_coco(name, troubles) for name in files or BUILT_IN], troubles)
+
+    chosen = split or ("karpathy" if karpathy else "random" if files else "mrnn")
+    _make(read, out, skip_bad, workers, _told(locals(), chosen))
+
+
+@app.command()
+def flickr8k(
+    path: Annotated[
+        Path, typer.Argument(help="Flickr8k.token.txt, captions.txt, or the folder that holds it.")
+    ],
+    out: Out,
+    split: Split = None,
+    validation: Validation = None,
+    test: Test = None,
+    seed: Seed = 0,
+    test_ids: TestIds = None,
+    validation_ids: ValidationIds = None,
+    exclude_ids: ExcludeIds = None,
+    objects: Objects = "coco",
+    min_count: MinCount = 4,
+    max_length: MaxLength = 20,
+    long: Long = "drop",
+    vocabulary: Vocabulary = None,
+    skip_bad: SkipBad = False,
+    workers: Workers = None,
+) -> None:
+    """Flickr8k or Flickr30k. Example: coscap data flickr8k Flickr8k_text --out flickr8k"""
+    from coscap.data.sources.flickr import read_flickr
+
+    told = _told(locals(), split)
+    _make(lambda troubles: read_flickr(path, troubles), out, skip_bad, workers, told)
+
+
+@app.command()
+def folder(
+    path: Annotated[
+        Path, typer.Argument(help="The folder of pictures; cat.txt holds the captions of cat.jpg.")
+    ],
+    out: Out,
+    split: Split = None,
+    validation: Validation = None,
+    test: Test = None,
+    seed: Seed = 0,
+    test_ids: TestIds = None,
+    validation_ids: ValidationIds = None,
+    exclude_ids: ExcludeIds = None,
+    objects: Objects = "coco",
+    min_count: MinCount = 4,
+    max_length: MaxLength = 20,
+    long: Long = "drop",
+    vocabulary: Vocabulary = None,
+    skip_bad: SkipBad = False,
+    workers: Workers = None,
+) -> None:
+    """Pictures with same-named .txt files, one caption a line. Example: coscap data folder photos --out mine"""
+    from coscap.data.sources.folder import read_folder
+
+    told = _told(locals(), split)
+    _make(lambda troubles: read_folder(path, troubles), out, skip_bad, workers, told)
+
+
+@app.command()
+def jsonl(
+    path: Annotated[Path, typer.Argument(help='Lines such as {"image": "cat.jpg", "captions": ["a cat"]}.')],
+    out: Out,
+    split: Split = None,
+    validation: Validation = None,
+    test: Test = None,
+    seed: Seed = 0,
+    test_ids: TestIds = None,
+    validation_ids: ValidationIds = None,
+    exclude_ids: ExcludeIds = None,
+    objects: Objects = "coco",
+    min_count: MinCount = 4,
+    max_length: MaxLength = 20,
+    long: Long = "drop",
+    vocabulary: Vocabulary = None,
+    skip_bad: SkipBad = False,
+    workers: Workers = None,
+) -> None:
+    """One JSON object a line. Example: coscap data jsonl captions.jsonl --out mine"""
+    from coscap.data.sources.jsonl import read_jsonl
+
+    told = _told(locals(), split)
+    _make(lambda troubles: read_jsonl(path, troubles), out, skip_bad, workers, told)
+
+
+@app.command()
+def show(path: Annotated[Path, typer.Argument(help="A folder that `coscap data ... --out` wrote.")]) -> None:
+    """Sizes, an example of the split, and a histogram of lengths. Example: coscap data show coco"""
+    from rich.console import Console
+
+    from coscap.data.prepared import open_prepared
+    from coscap.data.show import describe
+
+    describe(open_prepared(path), Console())
+
+
+def _told(options: dict[str, Any], split: str | None) -> dict[str, Any]:
+    """What the commands have in common, out of a command's own arguments."""
+    from coscap.data.splits import check_method
+
+    if split is not None:
+        check_method(split)
+    names = "validation test seed test_ids validation_ids exclude_ids objects min_count max_length long vocabulary"
+    return {name: options[name] for name in names.split()} | {
+        "split": split,
+        "split_file": options.get("split_file"),
+    }
+
+
+def _make(
+    read: "Callable[[Troubles], Source]", out: Path, skip_bad: bool, workers: int | None, told: dict[str, Any]
+) -> None:
+    """Read, split, write, and say what was made."""
+    import os
+
+    from rich.console import Console
+
+    from coscap.data.prepare import Options, prepare
+    from coscap.data.prepared import open_prepared
+    from coscap.data.records import Troubles
+    from coscap.data.show import summary
+    from coscap.data.splits import Choice
+
+    troubles = Troubles(skip=skip_bad)
+    source = read(troubles)
+    own = any(one.split for one in source.pictures)
+    choice = Choice(
+        told["split"] or ("source" if own else "random"),
+        told["validation"],
+        told["test"],
+        told["seed"],
+        told["test_ids"],
+        told["validation_ids"],
+        tuple(told["exclude_ids"] or ()),
+        told["split_file"],
+    )
+    options = Options(
+        told["objects"],
+        told["min_count"],
+        told["max_length"],
+        told["long"],
+        str(told["vocabulary"]) if told["vocabulary"] else None,
+        workers or os.cpu_count() or 1,
+    )
+    prepare(source, choice, out, options, troubles)
+    summary(open_prepared(out), Console())
