@@ -1,0 +1,65 @@
+"""`coscap features`: pictures to regions, and a look at them."""
+
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+
+class _MakeByDefault(TyperGroup):
+    """`coscap features DIR --out X` is short for `coscap features make DIR --out X`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in {*self.commands, "-h", "--help"}:
+            args = ["make", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_MakeByDefault,
+    no_args_is_help=True,
+    help="Find the regions of pictures: `coscap features DIR --out regions.h5` (short for `features make`), "
+    "or see them: `coscap features show PHOTO --html out.html`.",
+)
+
+
+@app.command("make")
+def make(
+    source: Path = typer.Argument(
+        ...,
+        metavar="DIR|LIST",
+        help="A folder of pictures, or a text file with one path a line, e.g. photos/.",
+    ),
+    out: Path = typer.Option(..., "--out", help="The store to make, e.g. regions.h5."),
+    detector: str = typer.Option(
+        "builtin", help="builtin, hf:NAME_OR_DIR (e.g. hf:PekingU/rtdetr_r18vd) or torchvision:NAME."
+    ),
+    classes: str = typer.Option(
+        "", help="What an open-vocabulary detector looks for, e.g. 'zebra,fire hydrant'."
+    ),
+    processes: int = typer.Option(0, min=0, help="How many processes work; 0 for one a core, e.g. 2."),
+    limit: int = typer.Option(
+        0, min=0, help="Take only the first pictures of the list, e.g. 1000; 0 for all."
+    ),
+    reuse: Path | None = typer.Option(
+        None, help="A store of the same recipe whose pictures need not be computed again, e.g. old.h5."
+    ),
+    pixel_limit: int = typer.Option(
+        80_000_000, min=1, help="Leave out pictures of more pixels, e.g. 20000000."
+    ),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace a store that is there already."),
+) -> None:
+    """Make a store of the regions of many pictures. A run that was stopped goes on when started again."""
+    import os
+
+    from coscap.vision.extract import Job, extract, list_pictures
+
+    entries = list_pictures(source)[: limit or None]
+    names = tuple(name.strip() for name in classes.split(",") if name.strip())
+    job = Job(detector=detector, classes=names, pixel_limit=pixel_limit, reuse=reuse)
+    processes = processes or len(os.sched_getaffinity(0))
+    outcome = extract(entries, out, job, processes=processes, overwrite=overwrite)
+    typer.echo(f"{out}: regions of {outcome.pictures:,} pictures")
+    if outcome.bad:
+        typer.echo(f"{len(outcome.bad):,} pictures could not be read; {out}.bad.txt says why")

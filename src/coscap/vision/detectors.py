@@ -1,0 +1,39 @@
+"""One small protocol for all detectors, and their names: builtin, hf:NAME_OR_DIR, torchvision:NAME."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from PIL import Image
+
+from coscap.errors import UserError
+from coscap.vision.regions import Recipe, Regions
+
+
+class Detector(Protocol):
+    """Anything that finds regions in pictures."""
+
+    @property
+    def recipe(self) -> Recipe: ...
+
+    @property
+    def least_side(self) -> int:
+        """Pictures may be decoded smaller than they are, down to this side; 0 if they may not."""
+        ...
+
+    @property
+    def batch(self) -> int:
+        """How many pictures it likes to get at once."""
+        ...
+
+    def regions(self, pictures: Sequence[Image.Image]) -> list[Regions]:
+        """The regions of upright RGB pictures. A picture's regions do not depend on the others."""
+        ...
+
+
+def load_detector(name: str = "builtin", *, classes: Sequence[str] = (), device: str = "cpu") -> Detector:
+    """The detector of that name; `classes` are what an open-vocabulary detector looks for."""
+    if name == "builtin":
+        from coscap.vision.builtin import BuiltinDetector
+
+        return BuiltinDetector()
+    raise UserError(f"{name} is not a detector; give builtin, hf:NAME_OR_DIR or torchvision:NAME.")

@@ -1,0 +1,285 @@
+"""From many picture files to one store of regions: several processes, and a kill at any moment loses little.
+
+The list of pictures is cut into parts of fixed size. A part is computed by one process and written as one
+whole file under `OUT.parts/`; a run that is started again computes the parts that are missing. When all are
+there, they are joined in the order of the list: the store has the same bytes whatever the number of processes.
+"""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coscap.errors import UserError
+from coscap.files import read_json, read_text, whole_file, write_json, write_text
+from coscap.progress import Advance, bar
+from coscap.vision.detectors import Detector, load_detector
+from coscap.vision.ids import image_id_of
+from coscap.vision.pictures import open_picture, picture_suffixes
+from coscap.vision.regions import Recipe, Regions
+from coscap.vision.store import ROWS, RegionStore, StoreWriter
+
+PART = 128  # pictures in a part: a few seconds of work
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A picture of the list: the name that the store keeps, and where the file is."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a process needs to know, besides the pictures of its part."""
+
+    detector: str
+    classes: tuple[str, ...]
+    pixel_limit: int
+    reuse: Path | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    pictures: int
+    bad: tuple[str, ...]  # sentences, one for each picture without regions
+
+
+def list_pictures(source: str | Path) -> list[Entry]:
+    """The pictures of a folder (all below it, by name) or of a text file of paths, one a line (in its order)."""
+    source = Path(source)
+    if source.is_dir():
+        suffixes = picture_suffixes()
+        names = sorted(
+            str(path.relative_to(source).as_posix())
+            for path in source.rglob("*")
+            if path.suffix.lower() in suffixes and path.is_file()
+        )
+        entries = [Entry(name, str(source / name)) for name in names]
+    else:
+        lines = (line.strip() for line in read_text(source).splitlines())
+        entries = [Entry(line, str(source.parent / line)) for line in lines if line]
+    if not entries:
+        raise UserError(
+            f"{source} has no pictures; give a folder of pictures or a file with one path a line."
+        )
+    _refuse_same_ids(source, entries)
+    return entries
+
+
+def _refuse_same_ids(source: Path, entries: Sequence[Entry]) -> None:
+    seen: dict[int, str] = {}
+    for entry in entries:
+        other = seen.setdefault(image_id_of(entry.name), entry.name)
+        if other is not entry.name:
+            raise UserError(
+                f"{source}: {other} and {entry.name} would have the same id {image_id_of(other)}; "
+                "rename one or leave it out."
+            )
+
+
+def extract(
+    entries: Sequence[Entry], out: str | Path, job: Job, *, processes: int = 1, overwrite: bool = False
+) -> Outcome:
+    """Make the store `out` of the pictures, going on from what an earlier run left behind."""
+    out = Path(out)
+    recipe = _recipe_of(job)
+    if out.exists() and not overwrite:
+        _refuse_other(out, entries, recipe)
+        shutil.rmtree(_parts_folder(out), ignore_errors=True)
+        return Outcome(len(entries), _listed_bad(out))
+    parts = _open_parts(out, entries, recipe)
+    slices = [entries[start : start + PART] for start in range(0, len(entries), PART)]
+    missing = [index for index in range(len(slices)) if not _part(parts, index).exists()]
+    with bar("regions", len(entries), "pictures") as advance:
+        advance(sum(len(chunk) for chunk in slices) - sum(len(slices[index]) for index in missing))
+        _compute(parts, slices, missing, job, processes, advance)
+    outcome = assemble(parts, out)
+    shutil.rmtree(parts)
+    return outcome
+
+
+def assemble(parts: str | Path, out: str | Path) -> Outcome:
+    """Join the parts that are there, in the order of the list; bad pictures are listed in OUT.bad.txt."""
+    parts, out = Path(parts), Path(out)
+    fields = read_json(parts / "plan.json")["recipe"]
+    recipe = Recipe(**{**fields, "classes": tuple(fields["classes"])})
+    bad: list[str] = []
+    with StoreWriter(out, recipe) as writer:
+        for path in sorted(parts.glob("*.npz")):
+            for image_id, name, regions in _read_part(path, bad):
+                writer.add(image_id, regions, name)
+        pictures = len(writer)
+    listed = out.with_name(out.name + ".bad.txt")
+    if bad:
+        write_text(listed, "".join(f"{sentence}\n" for sentence in bad))
+    else:
+        listed.unlink(missing_ok=True)
+    return Outcome(pictures, tuple(bad))
+
+
+def _compute(
+    parts: Path, slices: list[Sequence[Entry]], missing: list[int], job: Job, processes: int, advance: Advance
+) -> None:
+    if processes == 1:
+        _start(job)
+        for index in missing:
+            advance(_make_part(_part(parts, index), slices[index]))
+        return
+    # Fresh processes, not forked ones: a fork copies the locks of threads that it does not copy.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, initializer=_start, initargs=(job,)) as pool:
+        waiting: set[Future[int]] = set()
+        queue = iter(missing)
+        try:
+            while True:
+                for index in islice(queue, 2 * processes - len(waiting)):
+                    waiting.add(pool.submit(_make_part, _part(parts, index), slices[index]))
+                if not waiting:
+                    return
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    advance(future.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+_worker: dict[str, Any] = {}  # what a process keeps between its parts
+
+
+def _start(job: Job) -> None:
+    _worker["job"] = job
+    _worker["detector"] = load_detector(job.detector, classes=job.classes)
+    _worker["reuse"] = RegionStore.open(job.reuse) if job.reuse else None
+
+
+def _make_part(path: Path, entries: Sequence[Entry]) -> int:
+    """Compute one part and write it. A picture that cannot be read becomes a sentence, not an end."""
+    job: Job = _worker["job"]
+    detector: Detector = _worker["detector"]
+    known: RegionStore | None = _worker["reuse"]
+    found: dict[int, Regions] = {}
+    bad: list[str] = []
+    pictures, waiting = [], []
+    for index, entry in enumerate(entries):
+        image_id = image_id_of(entry.name)
+        if known is not None and image_id in known:
+            found[index] = known.get(image_id)
+            continue
+        try:
+            picture = open_picture(entry.path, least_side=detector.least_side, pixel_limit=job.pixel_limit)
+        except UserError as error:
+            bad.append(str(error))
+            continue
+        pictures.append(picture)
+        waiting.append(index)
+        if len(pictures) == detector.batch:
+            found.update(zip(waiting, detector.regions(pictures), strict=True))
+            pictures, waiting = [], []
+    if pictures:
+        found.update(zip(waiting, detector.regions(pictures), strict=True))
+    _write_part(path, [(entries[index], found[index]) for index in sorted(found)], bad, detector.recipe.width)
+    return len(entries)
+
+
+def _write_part(path: Path, found: list[tuple[Entry, Regions]], bad: list[str], width: int) -> None:
+    arrays: dict[str, Any] = {
+        "image_id": np.array([image_id_of(entry.name) for entry, _ in found], np.int64),
+        "name": np.array([os.fsencode(entry.name) for entry, _ in found], np.bytes_),
+        "count": np.array([len(regions) for _, regions in found], np.int64),
+        "bad": np.array([sentence.encode("utf-8", "surrogateescape") for sentence in bad], np.bytes_),
+    }
+    empty = {"features": (0, width), "boxes": (0, 4), "labels": (0,), "scores": (0,)}
+    for key, dtype in ROWS.items():
+        rows = [np.asarray(getattr(regions, key), dtype) for _, regions in found]
+        arrays[key] = np.concatenate([np.zeros(empty[key], dtype), *rows])
+    with whole_file(path) as partial, partial.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def _read_part(path: Path, bad: list[str]) -> Iterator[tuple[int, str, Regions]]:
+    with np.load(path, allow_pickle=False) as part:
+        bad += [sentence.decode("utf-8", "surrogateescape") for sentence in part["bad"].tolist()]
+        rows = {key: part[key] for key in ROWS}
+        ends = np.cumsum(part["count"])
+        for image_id, name, count, end in zip(
+            part["image_id"].tolist(),
+            part["name"].tolist(),
+            part["count"].tolist(),
+            ends.tolist(),
+            strict=True,
+        ):
+            regions = Regions(**{key: array[end - count : end] for key, array in rows.items()})
+            yield image_id, os.fsdecode(name), regions
+
+
+def _recipe_of(job: Job) -> Recipe:
+    recipe = load_detector(job.detector, classes=job.classes).recipe
+    if job.reuse:
+        other = RegionStore.open(job.reuse).recipe
+        if other != recipe:
+            raise UserError(
+                f"{job.reuse} was made with the recipe {other.name}, and this run makes {recipe.name}: "
+                "they cannot be mixed."
+            )
+    return recipe
+
+
+def _parts_folder(out: Path) -> Path:
+    return out.with_name(out.name + ".parts")
+
+
+def _part(parts: Path, index: int) -> Path:
+    return parts / f"{index:08d}.npz"
+
+
+def _open_parts(out: Path, entries: Sequence[Entry], recipe: Recipe) -> Path:
+    """The folder of parts, made for exactly this list and recipe."""
+    parts = _parts_folder(out)
+    names = hashlib.sha256("\n".join(entry.name for entry in entries).encode("utf-8", "surrogateescape"))
+    plan = {"recipe": asdict(recipe), "pictures": len(entries), "names": names.hexdigest(), "part": PART}
+    if parts.exists():
+        if read_json(parts / "plan.json") != json.loads(json.dumps(plan)):
+            raise UserError(
+                f"{parts} holds the beginning of another run (other pictures or another recipe); "
+                "remove that folder or choose another --out."
+            )
+        for left in parts.glob(".*.part"):
+            left.unlink(missing_ok=True)
+        return parts
+    out.parent.mkdir(parents=True, exist_ok=True)
+    fresh = parts.with_name(f".{parts.name}.{os.getpid()}.part")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    write_json(fresh / "plan.json", plan)
+    fresh.replace(parts)
+    return parts
+
+
+def _refuse_other(out: Path, entries: Sequence[Entry], recipe: Recipe) -> None:
+    """A store that is already there must be what this run would make."""
+    store = RegionStore.open(out)
+    wanted = [entry.name for entry in entries]
+    have = store.names
+    complete = len(have) + len(_listed_bad(out)) == len(wanted) and set(have) <= set(wanted)
+    if store.recipe != recipe or not complete:
+        raise UserError(
+            f"{out} is there already and holds other pictures or another recipe; "
+            "choose another --out or give --overwrite."
+        )
+
+
+def _listed_bad(out: Path) -> tuple[str, ...]:
+    listed = out.with_name(out.name + ".bad.txt")
+    return tuple(read_text(listed).splitlines()) if listed.exists() else ()

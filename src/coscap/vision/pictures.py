@@ -1,0 +1,148 @@
+"""Pictures as they are: any file that a camera, a phone or the web makes, as one upright RGB image."""
+
+import io
+import warnings
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from coscap.errors import UserError
+
+# Formats that Pillow decodes by itself. EPS is not among them: it starts another program.
+FORMATS = "JPEG MPO PNG WEBP GIF TIFF BMP PPM JPEG2000 AVIF ICO TGA"
+HEIC_BRANDS = {b"heic", b"heix", b"heim", b"hevc", b"hevx", b"mif1", b"msf1"}
+PIXEL_LIMIT = 80_000_000  # a picture of 10,000 x 8,000; below the size at which Pillow itself begins to warn
+
+# Pillow warns of damaged metadata and goes on; here a picture is good, or refused with one sentence.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+
+Source = str | Path | bytes | BinaryIO
+
+
+def open_picture(
+    source: Source, *, least_side: int = 0, pixel_limit: int = PIXEL_LIMIT, name: str | None = None
+) -> Image.Image:
+    """The first frame of a picture file as upright RGB.
+
+    `least_side` lets a JPEG be decoded at a half, a quarter or an eighth of its size, where both sides stay at
+    least that long: most of the time of a large photograph is its decoding. `name` stands for the picture in
+    error messages. A file that is not a whole picture, or larger than `pixel_limit`, raises a UserError.
+    """
+    name = name or (str(source) if isinstance(source, str | Path) else "the picture")
+    file = _open_file(source, name)
+    try:
+        with _identify(file, name) as image:
+            _check_size(image, name, pixel_limit)
+            if least_side:
+                image.draft("RGB", (least_side, least_side))
+            return _to_rgb(_upright(image))
+    except UserError:
+        raise
+    except Exception as error:
+        # Pillow's decoders meet hostile bytes with whatever exception comes: OSError, SyntaxError, ValueError,
+        # struct.error, KeyError and more. All of them mean the same to the user.
+        reason = str(error).strip().rstrip(".") or type(error).__name__
+        raise UserError(
+            f"{name} is damaged and cannot be decoded ({reason}); get a whole copy of it."
+        ) from None
+    finally:
+        if file is not source:
+            file.close()
+
+
+def picture_suffixes() -> frozenset[str]:
+    """How the names of picture files end, in lower case."""
+    known = Image.registered_extensions().items()
+    return frozenset(suffix for suffix, kind in known if kind in FORMATS.split()) | {".heic", ".heif"}
+
+
+def _open_file(source: Source, name: str) -> BinaryIO:
+    if isinstance(source, bytes):
+        return io.BytesIO(source)
+    if not isinstance(source, str | Path):
+        return source
+    try:
+        return Path(source).open("rb")
+    except FileNotFoundError:
+        raise UserError(f"{name} does not exist; check the path.") from None
+    except IsADirectoryError:
+        raise UserError(f"{name} is a folder, and a picture was expected.") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{name} cannot be read ({getattr(error, 'strerror', None) or error}).") from None
+
+
+def _identify(file: BinaryIO, name: str) -> Image.Image:
+    """Read the header, no pixels yet."""
+    head = file.read(12)
+    file.seek(0)
+    if not head:
+        raise UserError(f"{name} is empty; get a whole copy of it.")
+    formats = FORMATS.split()
+    if head[4:8] == b"ftyp" and head[8:12] in HEIC_BRANDS:
+        _learn_heic(name)
+        formats = ["HEIF"]
+    try:
+        return Image.open(file, formats=formats)
+    except UnidentifiedImageError:
+        raise UserError(
+            f"{name} is not a picture in a known format; JPEG, PNG, WebP, GIF or TIFF will do."
+        ) from None
+    except Image.DecompressionBombError:
+        raise UserError(f"{name} says it has far more pixels than any photograph; make it smaller.") from None
+
+
+def _learn_heic(name: str) -> None:
+    try:
+        import pillow_heif
+    except ImportError:
+        raise UserError(
+            f"{name} is a HEIC picture, which needs an extra package; run: pip install 'coscap[heic]'."
+        ) from None
+    pillow_heif.register_heif_opener()
+
+
+def _check_size(image: Image.Image, name: str, limit: int) -> None:
+    width, height = image.size
+    if width < 1 or height < 1:
+        raise UserError(f"{name} has no pixels; get a whole copy of it.")
+    if width * height > limit:
+        raise UserError(
+            f"{name} has {width} x {height} pixels, more than the limit of {limit:,}; make it smaller."
+        )
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turned as its EXIF orientation says; a picture whose EXIF is damaged stays as it is."""
+    image.load()
+    try:
+        orientation = image.getexif().get(0x0112, 1)
+    except Exception:
+        return image
+    return ImageOps.exif_transpose(image) if orientation in range(2, 9) else image
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB":
+        return image.copy()
+    if image.mode.startswith("I") or image.mode == "F":
+        return _deep_to_grey(image).convert("RGB")
+    if image.mode in {"RGBA", "LA", "PA", "RGBa", "La"} or "transparency" in image.info:
+        # White is what a page shows behind a transparent picture.
+        image = image.convert("RGBA")
+        paper = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        return Image.alpha_composite(paper, image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _deep_to_grey(image: Image.Image) -> Image.Image:
+    """16-bit values by their high byte; other integers and floats stretched between their extremes."""
+    values = np.asarray(image, dtype=np.float64)
+    values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = values.min(), values.max()
+    if image.mode != "F" and low >= 0 and high < 65536:
+        grey = values / 257
+    else:
+        grey = (values - low) * (255 / max(high - low, 1e-12))
+    return Image.fromarray(np.round(grey).clip(0, 255).astype(np.uint8))

@@ -1,0 +1,269 @@
+"""A store of regions: one HDF5 file that any tool can read, and that we read as plain memory.
+
+    image_id   (N,)    int64     the pictures' ids, in the order in which they were added
+    name       (N,)    bytes     their file names, UTF-8, empty where there is none
+    num_boxes  (N,)    int32     how many regions each has
+    offsets    (N + 1,) int64    picture i has the rows offsets[i] .. offsets[i + 1] of what follows
+    features   (M, F)  float16
+    boxes      (M, 4)  float32   x1, y1, x2, y2 in 0..1
+    labels     (M,)    int16     -1 for a cell of the grid
+    scores     (M,)    float32
+    attributes: "coscap" (the version of this layout), "recipe" (JSON)
+
+All arrays are contiguous, so HDF5 says at which byte each begins and numpy maps it: reading a picture costs
+no call into HDF5, and processes share the pages.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coscap.errors import UserError
+from coscap.files import whole_file
+from coscap.vision.regions import Recipe, Regions
+
+LAYOUT = 1
+ROWS = {"features": np.float16, "boxes": np.float32, "labels": np.int16, "scores": np.float32}
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Regions of several pictures, padded with zeros (labels with -1) to the largest set among them."""
+
+    features: NDArray[np.float16]  # (P, R, F)
+    boxes: NDArray[np.float32]  # (P, R, 4)
+    labels: NDArray[np.int64]  # (P, R)
+    scores: NDArray[np.float32]  # (P, R)
+    mask: NDArray[np.bool_]  # (P, R) True where there is a region
+
+
+class RegionStore:
+    """Regions of many pictures. Read-only; safe to share between threads, and to send to other processes."""
+
+    def __init__(self, path: Path, recipe: Recipe, arrays: dict[str, NDArray[Any]]) -> None:
+        self.path = path
+        self.recipe = recipe
+        self.ids: NDArray[np.int64] = np.array(arrays["image_id"])
+        self._raw_names = arrays["name"]
+        self._offsets: NDArray[np.int64] = np.array(arrays["offsets"])
+        self._rows = {name: arrays[name] for name in ROWS}
+        self._order = np.argsort(self.ids, kind="stable")
+        self._sorted = self.ids[self._order]
+        self._by_name: dict[str, int] | None = None
+
+    @classmethod
+    def open(cls, path: str | Path) -> Self:
+        path = Path(path)
+        return cls(path, *_read(path))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, int | np.integer | str) and self._find(key) is not None
+
+    def __reduce__(self) -> tuple[Any, tuple[Path]]:
+        return type(self).open, (self.path,)  # another process maps the file itself
+
+    @property
+    def names(self) -> list[str]:
+        return [os.fsdecode(name) for name in self._raw_names]
+
+    def get(self, key: int | str) -> Regions:
+        """The regions of a picture, by its id or its file name."""
+        position = self._find(key)
+        if position is None:
+            raise UserError(f"{self.path} has no regions of picture {key}; make them with `coscap features`.")
+        return self.at(position)
+
+    def at(self, position: int) -> Regions:
+        """The regions of the picture at a position of the store: views into the file, not copies."""
+        rows = slice(self._offsets[position], self._offsets[position + 1])
+        return Regions(**{name: array[rows] for name, array in self._rows.items()})
+
+    def positions(self, ids: Iterable[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where pictures lie in the store; -1 for those that it does not have."""
+        wanted = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids), dtype=np.int64)
+        if not len(self.ids):
+            return np.full(wanted.shape, -1, np.int64)
+        places = np.searchsorted(self._sorted, wanted).clip(max=len(self.ids) - 1)
+        return np.where(self._sorted[places] == wanted, self._order[places], -1)
+
+    def gather(self, positions: NDArray[np.integer] | Iterable[int]) -> Gathered:
+        """The regions of several pictures (by position), padded: what a batch is made of."""
+        where = np.asarray(
+            positions if isinstance(positions, np.ndarray) else list(positions), dtype=np.int64
+        )
+        starts, counts = self._offsets[where], self._offsets[where + 1] - self._offsets[where]
+        width = max(int(counts.max(initial=0)), 1)
+        mask = np.arange(width) < counts[:, None]  # (P, R)
+        padded = {
+            name: np.zeros((len(where), width, *rows.shape[1:]), rows.dtype)
+            for name, rows in self._rows.items()
+        }
+        for index, (start, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True)):
+            for name, rows in self._rows.items():
+                padded[name][index, :count] = rows[start : start + count]
+        labels = np.where(mask, padded["labels"], -1).astype(np.int64)
+        return Gathered(padded["features"], padded["boxes"], labels, padded["scores"], mask)
+
+    def _find(self, key: int | np.integer | str) -> int | None:
+        if isinstance(key, str):
+            if self._by_name is None:
+                self._by_name = {name: position for position, name in enumerate(self.names) if name}
+            return self._by_name.get(key)
+        place = int(np.searchsorted(self._sorted, key))
+        found = place < len(self._sorted) and self._sorted[place] == key
+        return int(self._order[place]) if found else None
+
+
+class StoreWriter:
+    """Write a store: `add` pictures, leave the `with` block. Until then there is no file at `path`.
+
+    HDF5 must know how long a contiguous array is before it is written, so the features wait in a file beside
+    it, which is copied at the end and is gone in any case.
+    """
+
+    def __init__(self, path: str | Path, recipe: Recipe) -> None:
+        self.path = Path(path)
+        self.recipe = recipe
+        self._ids: dict[int, str] = {}
+        self._counts: list[int] = []
+        self._small: dict[str, list[NDArray[Any]]] = {"boxes": [], "labels": [], "scores": []}
+
+    def __enter__(self) -> Self:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._waiting = self.path.parent / f".{self.path.name}.{os.getpid()}.features.part"
+        self._features = self._waiting.open("w+b")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            self._features.close()
+            self._waiting.unlink(missing_ok=True)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, image_id: int, regions: Regions, name: str = "") -> None:
+        if image_id in self._ids:
+            other = self._ids[image_id] or "an earlier picture"
+            raise UserError(
+                f"{name or 'a picture'} and {other} have the same id {image_id}; rename one of them."
+            )
+        count, width = regions.features.shape
+        if width != self.recipe.width:
+            raise UserError(
+                f"picture {name or image_id} has features of width {width}, and the recipe says {self.recipe.width}."
+            )
+        self._ids[image_id] = name
+        self._counts.append(count)
+        self._features.write(np.ascontiguousarray(regions.features, dtype=np.float16).data)
+        for key, parts in self._small.items():
+            parts.append(np.asarray(getattr(regions, key), dtype=ROWS[key]))
+
+    def _finish(self) -> None:
+        import h5py
+
+        offsets = np.concatenate([[0], np.cumsum(self._counts, dtype=np.int64)]).astype(np.int64)
+        names = [os.fsencode(name) for name in self._ids.values()]
+        small = {
+            "image_id": np.array(list(self._ids), dtype=np.int64),
+            "name": np.array(names, dtype=f"S{max([1, *map(len, names)])}"),
+            "num_boxes": np.array(self._counts, dtype=np.int32),
+            "offsets": offsets,
+            "boxes": np.concatenate([np.zeros((0, 4), np.float32), *self._small["boxes"]]),
+            "labels": np.concatenate([np.zeros(0, np.int16), *self._small["labels"]]),
+            "scores": np.concatenate([np.zeros(0, np.float32), *self._small["scores"]]),
+        }
+        with whole_file(self.path) as partial, h5py.File(partial, "w") as file:
+            file.attrs["coscap"] = LAYOUT
+            file.attrs["recipe"] = json.dumps(asdict(self.recipe))
+            for name, array in small.items():
+                file.create_dataset(name, data=array, track_times=False)
+            shape = (int(offsets[-1]), self.recipe.width)
+            features = file.create_dataset("features", shape=shape, dtype=np.float16, track_times=False)
+            self._copy_features(features)
+
+    def _copy_features(self, target: Any) -> None:
+        self._features.flush()
+        self._features.seek(0)
+        rows = 1 << 16
+        for start in range(0, len(target), rows):
+            count = min(rows, len(target) - start)
+            chunk = np.fromfile(self._features, np.float16, count * self.recipe.width)
+            target[start : start + count] = chunk.reshape(count, self.recipe.width)
+
+
+def _read(path: Path) -> tuple[Recipe, dict[str, NDArray[Any]]]:
+    import h5py
+
+    if not path.is_file():
+        raise UserError(f"{path} does not exist; make a store of regions with `coscap features`.")
+    try:
+        with h5py.File(path, "r") as file:
+            if file.attrs.get("coscap") != LAYOUT:
+                raise UserError(
+                    f"{path} is an HDF5 file but not a store of regions made by this version; "
+                    "make one with `coscap features`."
+                )
+            recipe = _recipe(file.attrs["recipe"])
+            places = {name: _place(path, file[name]) for name in ("image_id", "name", "offsets", *ROWS)}
+    except UserError:
+        raise
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError):
+        raise UserError(
+            f"{path} is not a whole store of regions; make it again with `coscap features`."
+        ) from None
+    arrays = {name: _map(path, *place) for name, place in places.items()}
+    _check(path, recipe, arrays)
+    return recipe, arrays
+
+
+def _recipe(text: str) -> Recipe:
+    fields = json.loads(text)
+    return Recipe(**{**fields, "classes": tuple(fields["classes"])})
+
+
+def _place(path: Path, dataset: Any) -> tuple[int | None, Any, tuple[int, ...]]:
+    """Where an array's bytes lie in the file; None for one without rows, which HDF5 gives no place."""
+    offset = dataset.id.get_offset()
+    if dataset.size and (offset is None or offset + dataset.nbytes > path.stat().st_size):
+        raise OSError("the array is not stored as one block, or the file ends before it does")
+    return offset, dataset.dtype, dataset.shape
+
+
+def _map(path: Path, offset: int | None, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    if offset is None or not np.prod(shape):
+        return np.zeros(shape, dtype)
+    mapped = np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
+    return np.asarray(mapped)  # a plain view: slicing a memmap object costs ten times as much
+
+
+def _check(path: Path, recipe: Recipe, arrays: dict[str, NDArray[Any]]) -> None:
+    """The arrays fit each other: no offset points outside of them."""
+    offsets, rows = arrays["offsets"], len(arrays["labels"])
+    fits = (
+        len(offsets) == len(arrays["image_id"]) + 1 == len(arrays["name"]) + 1
+        and offsets[0] == 0
+        and offsets[-1] == rows
+        and bool(np.all(np.diff(offsets) >= 0))
+        and arrays["features"].shape == (rows, recipe.width)
+        and arrays["boxes"].shape == (rows, 4)
+        and arrays["scores"].shape == (rows,)
+        and all(arrays[name].dtype == dtype for name, dtype in ROWS.items())
+    )
+    if not fits:
+        raise UserError(f"{path} is damaged (its arrays do not fit each other); make it again.")
