@@ -54,20 +54,22 @@ def caption_tensors(prepared: Prepared, captions: NDArray[np.int64]) -> tuple[Te
 
 
 class PseudoTerm:
-    """The second term of the objective. Draws from numpy's global generator, which the loop seeds each step."""
+    """The second term of the objective. All it draws follows from the captions' keys, which the loop gives
+    anew each step: the same for one process and for several."""
 
     def __init__(self, prepared: Prepared, neighbours: Neighbours, fill: Fill, feed: Feed = "filled") -> None:
         self.prepared, self.neighbours, self.fill, self.feed = prepared, neighbours, fill, feed
 
-    def __call__(self, model: nn.Module, batch: Batch) -> Parts:
+    def __call__(self, model: nn.Module, batch: Batch, keys: Tensor) -> Parts:
+        """keys: (B,) int64, one for each caption of the batch."""
         assert isinstance(model, CosCvae)
-        parts, _ = self.pseudo(model, self.exchange(batch))
+        parts, _ = self.pseudo(model, *self.exchange(batch, keys))
         return parts
 
-    def pseudo(self, model: CosCvae, batch: Batch) -> tuple[Parts, Tensor]:
-        return pseudo_loss(model, batch, self.fill.to(batch.rows.device), feed=self.feed)
+    def pseudo(self, model: CosCvae, batch: Batch, keys: Tensor) -> tuple[Parts, Tensor]:
+        return pseudo_loss(model, batch, self.fill.to(batch.rows.device), feed=self.feed, keys=keys)
 
-    def exchange(self, batch: Batch) -> Batch:
+    def exchange(self, batch: Batch, keys: Tensor) -> tuple[Batch, Tensor]:
         """The same pictures with captions of their neighbours; pictures without any are left out."""
         images = np.searchsorted(self.prepared.image_ids, batch.image_ids.cpu().numpy())
         found = [self.neighbours.of(images[row]) for row in batch.rows.tolist()]
@@ -76,17 +78,20 @@ class PseudoTerm:
             raise UserError(
                 "No picture of this batch has neighbours; run `coscap contexts` for this data set."
             )
-        captions = np.array([np.random.choice(found[row]) for row in kept], np.int64)
+        picks = keys.cpu().numpy()
+        captions = np.array([found[row][picks[row] % len(found[row])] for row in kept], np.int64)
         words, context, lengths = caption_tensors(self.prepared, captions)
         device = batch.rows.device
-        return replace(
+        rows = torch.tensor(kept, device=device)
+        exchanged = replace(
             batch,
-            rows=batch.rows[torch.tensor(kept, device=device)],
+            rows=batch.rows[rows],
             words=words.to(device),
             context=context.to(device),
             objects=words.new_zeros(len(kept), 1).to(device),  # z^o comes from the prior
             lengths=lengths.to(device),
         )
+        return exchanged, keys[rows]
 
 
 class NovelTerm(PseudoTerm):
@@ -98,7 +103,8 @@ class NovelTerm(PseudoTerm):
         super().__init__(prepared, neighbours, fill, feed)
         self.top = top
 
-    def pseudo(self, model: CosCvae, batch: Batch) -> tuple[Parts, Tensor]:
+    def pseudo(self, model: CosCvae, batch: Batch, keys: Tensor) -> tuple[Parts, Tensor]:
         fill = self.fill.to(batch.rows.device)
         objects = detected_units(batch.pictures, fill, self.top)[batch.rows]
-        return pseudo_loss(model, replace(batch, objects=objects), fill, feed=self.feed, objects="posterior")
+        batch = replace(batch, objects=objects)
+        return pseudo_loss(model, batch, fill, feed=self.feed, objects="posterior", keys=keys)

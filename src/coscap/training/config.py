@@ -80,6 +80,8 @@ class Pseudo(Section):
     """The factor on the KL term of L^, on top of kl_context; the released code has 0.75."""
     from_epoch: float = Field(default=0.0, ge=0)
     """Epochs of paired training before the pseudo term comes in; the released code has 1."""
+    feed: Literal["filled", "neighbour"] = "filled"
+    """What the decoder reads after a slot: the object filled in, or the neighbour's own word (released code)."""
 
 
 class Validation(Section):

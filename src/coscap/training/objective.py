@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from coscap.data.batch import Batch
+from coscap.models.noise import mix
 from coscap.models.parts import Parts
 from coscap.training.config import TrainConfig
 from coscap.training.schedules import kl_weight, pseudo_weight
@@ -73,7 +74,8 @@ class Objective(nn.Module):
         total, sums = weighed(parts, weights)
         sums |= dimension_sums(parts)
         if self.second is not None and weights.get(PSEUDO + "reconstruction", 0.0) > 0:
-            more, pseudo = weighed(self.second(self.model, batch, keys), weights, PSEUDO)
+            others = mix(~keys)  # noise of its own
+            more, pseudo = weighed(self.second(self.model, batch, others), weights, PSEUDO)
             total, sums = total + more, sums | pseudo
         return total, {"loss": total.detach()} | sums
 
