@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from coscap.models.attention_loop import attention_loop
 from coscap.models.config import ModelConfig
 from coscap.models.groups import Groups
 from coscap.models.layers import Gates, uniform
@@ -85,29 +86,19 @@ class Decoder(nn.Module):
         """
         inputs, query, language = self._inputs(words, z, objects, looked, rows[packing.captions])
         owners = rows[packing.order]  # captions by falling length
-        keys, values, barred = looked.keys[owners], looked.values[owners], looked.barred[owners]
-        state = self.start(len(owners))
-        hidden, weights = [], []
-        for start, end in packing.blocks:
-            n = end - start
-            gates = (
-                inputs[start:end]
-                + torch.cat([state.language_h[:n], state.attention_h[:n]], dim=1) @ self.attention_hidden.t()
-            )
-            attention_h, attention_c = lstm_cell(gates, state.attention_c[:n])
-            asked = attention_h @ self.query.t()
-            if query is not None:
-                asked = asked + query[start:end]
-            scores = torch.tanh(keys[:n] + asked[:, None]) @ self.score + barred[:n]
-            a = torch.softmax(scores, dim=1)
-            seen = torch.einsum("nr,nrf->nf", a, values[:n])
-            gates = torch.cat([seen, attention_h, state.language_h[:n]], dim=1) @ self.language_hidden.t()
-            gates = gates + (language if language.dim() == 1 else language[start:end])
-            language_h, language_c = lstm_cell(gates, state.language_c[:n])
-            state = DecoderState(attention_h, attention_c, language_h, language_c)
-            hidden.append(language_h)
-            weights.append(a)
-        return torch.cat(hidden), torch.cat(weights)
+        return attention_loop(
+            inputs,
+            query,
+            language,
+            looked.keys[owners],
+            looked.values[owners],
+            looked.barred[owners],
+            self.attention_hidden,
+            self.query,
+            self.score,
+            self.language_hidden,
+            packing,
+        )
 
     def start(self, rows: int) -> DecoderState:
         attention = self.query.new_zeros(rows, self.query.shape[1])

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from coscap.models.config import ModelConfig
+from coscap.models.cross_entropy import cross_entropy
 from coscap.models.layers import uniform
 from coscap.text.vocabulary import PAD, SLOT, SLOTS, START, UNK
 
@@ -32,8 +33,9 @@ class Output(nn.Module):
 
     def forward(self, hidden: Tensor, objects: Tensor | None, targets: Tensor) -> Tensor:
         """-log p of each target. hidden: (N, H), objects: (N, Zo) or None, targets: (N,) -> (N,)"""
-        logits = self._logits(self._last(hidden, objects))
-        return nn.functional.cross_entropy(logits, targets, reduction="none")
+        last = self._last(hidden, objects)
+        never = torch.tensor(NEVER, device=last.device)
+        return cross_entropy(last, self.weight, self.bias, targets, never)
 
     def log_probabilities(self, hidden: Tensor, objects: Tensor | None) -> Tensor:
         """(N, V). <unk> keeps its share of the probability, but cannot be chosen."""

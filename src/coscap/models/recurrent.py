@@ -1,12 +1,20 @@
-"""LSTM and GRU over packed captions. Input projections come ready; only the recurrence is here.
+"""LSTM, GRU and the latents' chain over packed captions. Input projections come ready; only the recurrence is here.
 
-Gates lie as i, f, o, g, so that the three sigmoids are one block.
+Autograd would write the whole gradient of the recurrent weights at every word. The functions below keep
+the gradients of the gates instead and make the weights' gradient of them at the end, as one
+multiplication over all words. Gates lie as i, f, o, g, so that the three sigmoids are one block.
 """
+
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from coscap.models.packing import Packing
+
+aten = torch.ops.aten
 
 
 def lstm_cell(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
@@ -17,19 +25,101 @@ def lstm_cell(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     return o * torch.tanh(c), c
 
 
+def cell_forward(gates: Tensor, before: Tensor | None, c: Tensor, bent: Tensor, h: Tensor) -> None:
+    """One LSTM step in place: gates (n, 4 H) become their activations; c, bent = tanh(c) and h are written.
+    before: (n, H) the cell state of the word before, None at the first."""
+    size = c.shape[1]
+    gates[:, : 3 * size].sigmoid_()
+    gates[:, 3 * size :].tanh_()
+    torch.mul(gates[:, :size], gates[:, 3 * size :], out=c)
+    if before is not None:
+        c.addcmul_(gates[:, size : 2 * size], before)
+    torch.tanh(c, out=bent)
+    torch.mul(gates[:, 2 * size : 3 * size], bent, out=h)
+
+
+def cell_backward(
+    dh: Tensor, dc: Tensor, gates: Tensor, before: Tensor | None, bent: Tensor, dgates: Tensor
+) -> None:
+    """The gradient of one LSTM step. dh: (n, H) of its h; dc: (n, H) of its c, changed into that of the
+    word before; gates: (n, 4 H) activations; dgates: (n, 4 H) is written."""
+    size = dh.shape[1]
+    i, f, o, g = gates.split(size, dim=1)
+    dc += aten.tanh_backward(dh * o, bent)
+    torch.mul(dc, g, out=dgates[:, :size])
+    if before is None:
+        dgates[:, size : 2 * size].zero_()
+    else:
+        torch.mul(dc, before, out=dgates[:, size : 2 * size])
+    torch.mul(dh, bent, out=dgates[:, 2 * size : 3 * size])
+    sigmoids = dgates[:, : 3 * size]
+    aten.sigmoid_backward.grad_input(sigmoids, gates[:, : 3 * size], grad_input=sigmoids)
+    aten.tanh_backward.grad_input(dc * i, g, grad_input=dgates[:, 3 * size :])
+    dc *= f
+
+
+class _Lstm(Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, packing: Packing) -> Tensor:
+        size = weight.shape[1]
+        gates = torch.empty_like(inputs)  # (N, 4 H)
+        c, bent, h = (inputs.new_empty(len(inputs), size) for _ in range(3))  # (N, H)
+        turned = weight.t().contiguous()
+        last = 0
+        for start, end in packing.blocks:
+            before = slice(last, last + end - start)
+            if start:
+                torch.addmm(inputs[start:end], h[before], turned, out=gates[start:end])
+            else:
+                gates[start:end] = inputs[start:end]
+            cell_forward(
+                gates[start:end], c[before] if start else None, c[start:end], bent[start:end], h[start:end]
+            )
+            last = start
+        ctx.save_for_backward(weight, gates, c, bent, h)
+        ctx.packing = packing
+        return h
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        weight, gates, c, bent, h = ctx.saved_tensors
+        packing: Packing = ctx.packing
+        blocks = packing.blocks
+        dgates = torch.empty_like(gates)
+        dc = grad.new_zeros(packing.sizes[0], weight.shape[1])
+        for t in reversed(range(len(blocks))):
+            start, end = blocks[t]
+            n = end - start
+            dh = grad[start:end].clone()
+            if t + 1 < len(blocks):
+                later = slice(*blocks[t + 1])
+                dh[: packing.sizes[t + 1]].addmm_(dgates[later], weight)
+            last = blocks[t - 1][0]
+            cell_backward(
+                dh,
+                dc[:n],
+                gates[start:end],
+                c[last : last + n] if t else None,
+                bent[start:end],
+                dgates[start:end],
+            )
+        dweight = None
+        if ctx.needs_input_grad[1]:
+            dweight = dgates[packing.sizes[0] :].t() @ h[packing.previous]
+        return dgates, dweight, None
+
+
 def lstm(inputs: Tensor, weight: Tensor, packing: Packing) -> Tensor:
     """inputs: (N, 4 H), weight: (4 H, H) of the recurrence -> hidden states (N, H)."""
-    h = c = inputs.new_zeros(packing.sizes[0], weight.shape[1])
-    hidden = []
-    for start, end in packing.blocks:
-        n = end - start
-        h, c = lstm_cell(inputs[start:end] + h[:n] @ weight.t(), c[:n])
-        hidden.append(h)
-    return torch.cat(hidden)
+    with full_precision(inputs):
+        hidden: Tensor = _Lstm.apply(*full(inputs, weight), packing)
+    return hidden
 
 
 def gru(inputs: Tensor, weight: Tensor, bias: Tensor, packing: Packing) -> Tensor:
-    """inputs: (N, 3 H) as r, u, n; weight: (3 H, H); bias: (H,) of n's recurrent part -> (N, H)."""
+    """inputs: (N, 3 H) as r, u, n; weight: (3 H, H); bias: (H,) of n's recurrent part -> (N, H).
+    Left to autograd: only the `released` configuration uses it."""
     size = weight.shape[1]
     h = inputs.new_zeros(packing.sizes[0], size)
     hidden = []
@@ -43,17 +133,62 @@ def gru(inputs: Tensor, weight: Tensor, bias: Tensor, packing: Packing) -> Tenso
     return torch.cat(hidden)
 
 
+class _Chain(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, base: Tensor, weight: Tensor, noise: Tensor, packing: Packing
+    ) -> tuple[Tensor, Tensor]:
+        size = weight.shape[1]
+        parameters, z = base.clone(), torch.empty_like(noise)
+        drift = torch.empty_like(noise)  # dz / d log variance = half the deviation times the noise
+        last = 0
+        for start, end in packing.blocks:
+            both = parameters[start:end]
+            if start:
+                both.addmm_(z[last : last + end - start], weight.t())
+            torch.exp(both[:, size:] * 0.5, out=drift[start:end]).mul_(noise[start:end])
+            torch.add(both[:, :size], drift[start:end], out=z[start:end])
+            last = start
+        drift *= 0.5
+        ctx.save_for_backward(weight, z, drift)
+        ctx.packing = packing
+        return z, parameters
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dz: Tensor, dparameters: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        weight, z, drift = ctx.saved_tensors
+        packing: Packing = ctx.packing
+        blocks, size = packing.blocks, weight.shape[1]
+        total = dparameters.clone()  # (N, 2 Z) becomes the gradient of base
+        for t in reversed(range(len(blocks))):
+            here = slice(*blocks[t])
+            through = dz[here].clone()
+            if t + 1 < len(blocks):
+                through[: packing.sizes[t + 1]].addmm_(total[slice(*blocks[t + 1])], weight)
+            total[here, :size] += through
+            total[here, size:].addcmul_(through, drift[here])
+        dweight = total[packing.sizes[0] :].t() @ z[packing.previous]
+        return total, dweight, None, None
+
+
 def chain(base: Tensor, weight: Tensor, noise: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
     """The posterior's recurrence: [mean_t, log variance_t] = base_t + W z_{t-1}, z_t drawn with the noise.
 
     base: (N, 2 Z), weight: (2 Z, Z), noise: (N, Z) -> z (N, Z), parameters (N, 2 Z).
     """
-    size = weight.shape[1]
-    z = base.new_zeros(packing.sizes[0], size)
-    drawn, parameters = [], []
-    for start, end in packing.blocks:
-        both = base[start:end] + z[: end - start] @ weight.t()
-        z = both[:, :size] + torch.exp(0.5 * both[:, size:]) * noise[start:end]
-        drawn.append(z)
-        parameters.append(both)
-    return torch.cat(drawn), torch.cat(parameters)
+    with full_precision(base):
+        base, weight = full(base, weight)
+        z, parameters = _Chain.apply(base, weight, noise.to(base.dtype), packing)
+    return z, parameters
+
+
+def full_precision(tensor: Tensor) -> torch.autocast:
+    """Under mixed precision the recurrences stay in float32: their errors would add up over the words."""
+    return torch.autocast(tensor.device.type, enabled=False)
+
+
+def full(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(
+        tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor for tensor in tensors
+    )
