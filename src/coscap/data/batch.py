@@ -47,3 +47,13 @@ class Batch(OnDevice):
     objects: Tensor  # (B, K) int64: x^o, the object units in their order, then PAD; K >= 1
     lengths: Tensor  # (B,) int64: words including END
     image_ids: Tensor  # (P,) int64: the data set's ids of the pictures, for reports
+
+
+@dataclass(frozen=True)
+class PictureBatch(OnDevice):
+    """P pictures without words."""
+
+    pictures: RegionBatch
+    image_ids: Tensor  # (P,) int64: the data set's ids
+    images: Tensor  # (P,) int64: their indices in the prepared data set
+    captioned: Tensor  # (P,) bool: False for a picture without captions

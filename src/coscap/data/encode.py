@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,5 +92,5 @@ def encode_chunk(captions: Sequence[str], classes: str) -> Encoded:
     )
 
 
-def _concatenate(parts: list[NDArray[np.generic]], dtype: type) -> NDArray[np.generic]:
+def _concatenate(parts: Sequence[NDArray[Any]], dtype: type) -> NDArray[Any]:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype=dtype)

@@ -95,5 +95,5 @@ def _official_splits(folder: Path, hashes: dict[str, str]) -> dict[str, str]:
         if file.is_file():
             content = read_bytes(file)
             hashes[file_name] = content_hash(content)
-            splits.update({name: split for name in content.decode("utf-8", "replace").split()})
+            splits.update(dict.fromkeys(content.decode("utf-8", "replace").split(), split))
     return splits
