@@ -157,46 +157,46 @@ def _show(report: "Report", samples: str, references: str, images: int) -> None:
 
 
 def _tables(report: "Report") -> list["Table"]:
-    from rich.table import Table
-
+    """One row a metric, so that all of them fit into a narrow terminal."""
     tables = []
     if report.accuracy:
-        table = Table(
-            title="Accuracy" if not report.curves else f"Accuracy, up to {report.samples} samples an image"
-        )
-        table.add_column("", no_wrap=True)
-        rows = {"all": report.accuracy}
+        columns = {"": report.accuracy}
         if report.curves:
-            rows = {
+            columns = {
                 "first caption": report.accuracy,
-                "oracle (best)": report.oracle,
+                f"oracle of {report.samples}": report.oracle,
                 "average": report.average,
                 "worst": report.worst,
             }
-        for name in report.accuracy:
-            table.add_column(name, justify="right")
-        for row, values in rows.items():
-            table.add_row(row, *(f"{values[name]:.4f}" for name in report.accuracy))
-        tables.append(table)
+        rows = [[name, *(f"{values[name]:.4f}" for values in columns.values())] for name in report.accuracy]
+        tables.append(_table("Accuracy", list(columns), rows))
     if report.diversity:
-        table = Table(title="Diversity")
-        for name in report.diversity:
-            table.add_column(name, justify="right")
-        table.add_row(*(_figure(name, value) for name, value in report.diversity.items()))
-        tables.append(table)
+        figures = [[name, _figure(name, value)] for name, value in report.diversity.items()]
+        tables.append(_table("Diversity", [""], figures))
     if report.objects is not None:
-        table = Table(
-            title="Novel objects: F1 in %, an object counts if any of the first n captions names it"
-        )
-        table.add_column("n", justify="right")
-        for name in (*report.objects.objects, "average"):
-            table.add_column(name, justify="right")
-        most = report.objects.f1.shape[1]
-        for n in sorted({*(n for n in _NUMBERS if n < most), most}):
-            scores = (*report.objects.f1[:, n - 1], report.objects.average[n - 1])
-            table.add_row(str(n), *("-" if score != score else f"{score:.1f}" for score in scores))
-        tables.append(table)
+        scores = report.objects
+        most = scores.f1.shape[1]
+        numbers = sorted({*(n for n in _NUMBERS if n < most), most})
+        lines = [*zip(scores.objects, scores.f1, strict=True), ("average", scores.average)]
+        rows = [
+            [name, *("-" if line[n - 1] != line[n - 1] else f"{line[n - 1]:.1f}" for n in numbers)]
+            for name, line in lines
+        ]
+        title = "Novel objects: F1 in %, named by any of the first n captions"
+        tables.append(_table(title, [f"n = {n}" for n in numbers], rows))
     return tables
+
+
+def _table(title: str, columns: list[str], rows: list[list[str]]) -> "Table":
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=any(columns))
+    table.add_column("")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _figure(name: str, value: float) -> str:
