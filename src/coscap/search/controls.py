@@ -34,7 +34,8 @@ class Controls:
         if t >= self.max_length:
             return _only(log_probabilities, END)
         never = (*self.never, END) if t < self.min_length else self.never
-        allowed = log_probabilities.index_fill(1, torch.tensor(never, device=words.device), -torch.inf)
+        columns = torch.tensor(never, dtype=torch.int64, device=words.device)
+        allowed = log_probabilities.index_fill(1, columns, -torch.inf)
         for phrase in self.phrases:
             _forbid_phrase(allowed, words, phrase)
         if self.no_repeat:

@@ -1,0 +1,104 @@
+"""Lengths, forbidden words and phrases, repeated n-grams and beginnings, in every search."""
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+import torch
+
+from coscap.search import Caption, SearchSettings, search
+from coscap.search.controls import Controls
+from coscap.text.vocabulary import END
+from search_tiny import VOCABULARY, TinyModel, contains, every_caption, pictures, ranked
+from search_tiny import one_thread as one_thread
+
+SEARCHES = [
+    {"search": "latent"},
+    {"search": "latent", "choose": "sample"},
+    {"search": "latent", "beam": 2},
+    {"search": "beam"},
+    {"search": "diverse", "beam": 2},
+    {"search": "constrained", "must": ("near",), "beam": 2},
+]
+
+
+def captions(number: int, **changes: object) -> list[Caption]:
+    settings = SearchSettings(**{"max_length": 7, **SEARCHES[number], **changes})  # type: ignore[arg-type]
+    found = search(TinyModel(seed=31, sharp=0.6), pictures(6), VOCABULARY, 5, settings)
+    return [caption for row in found for caption in row]
+
+
+@pytest.mark.parametrize("number", range(len(SEARCHES)))
+def test_lengths(number: int) -> None:
+    lengths = {len(caption.units) for caption in captions(number)}
+    assert lengths <= set(range(1, 8)) and min(lengths) < 5
+    assert {len(caption.units) for caption in captions(number, min_length=5, max_length=6)} <= {5, 6}
+    assert {len(caption.units) for caption in captions(number, min_length=3, max_length=3)} == {3}
+
+
+@pytest.mark.parametrize("number", range(len(SEARCHES)))
+def test_forbidden_words_and_phrases(number: int) -> None:
+    before = captions(number)
+    assert any(set(caption.units) & {"zebra", "zebras"} for caption in before)
+    pairs = Counter(pair for caption in before for pair in pairwise(caption.units))
+    pair = max((pair for pair in pairs if not {"zebra", "zebras"} & set(pair)), key=lambda pair: pairs[pair])
+    after = captions(number, without=("zebra", " ".join(pair)))
+    assert not any(set(caption.units) & {"zebra", "zebras"} for caption in after)
+    assert not any(contains(caption.units, pair) for caption in after)
+
+
+@pytest.mark.parametrize("number", range(len(SEARCHES)))
+@pytest.mark.parametrize("size", [1, 2])
+def test_no_n_gram_twice(number: int, size: int) -> None:
+    def repeats(found: list[Caption]) -> int:
+        grams = [[c.units[at : at + size] for at in range(len(c.units) - size + 1)] for c in found]
+        return sum(len(each) > len(set(each)) for each in grams)
+
+    assert repeats(captions(number, min_length=6)) > 0
+    assert repeats(captions(number, min_length=6, no_repeat=size)) == 0
+
+
+@pytest.mark.parametrize("number", range(len(SEARCHES)))
+def test_a_fixed_beginning(number: int) -> None:
+    found = captions(number, beginning="A fire hydrant near")
+    assert all(caption.units[:3] == ("a", "fire hydrant", "near") for caption in found)
+    assert len({caption.text for caption in found}) > 3
+
+
+def test_controls_take_the_best_of_what_they_leave() -> None:
+    model, batch = TinyModel(seed=32), pictures(1)
+    settings = SearchSettings(
+        search="beam", beam=6**4, max_length=4, min_length=2, no_repeat=1, without=("car",), exhaustive=True,
+        max_rows=10**5,
+    )  # fmt: skip
+    left = [
+        (units, score)
+        for units, score in every_caption(model, batch, 4, shortest=2)
+        if len(set(units)) == len(units) and "car" not in units
+    ]
+    found = search(model, batch, VOCABULARY, 10, settings)[0]
+    assert [caption.units for caption in found] == [units for units, _ in ranked(left, 1.0)[:10]]
+
+
+def test_a_row_with_no_word_left_may_end() -> None:
+    """Six words and none twice: the seventh cannot be written, though eight are asked for."""
+    found = captions(0, min_length=8, max_length=9, no_repeat=1)
+    assert {len(caption.units) for caption in found} == {6}
+
+
+def test_a_word_without_is_forbidden_inside_of_units_too() -> None:
+    assert not any("fire" in caption.text for caption in captions(0, without=("fire",)))
+
+
+def test_what_is_given_is_not_changed() -> None:
+    logs = torch.zeros(2, 12)
+    Controls(never=(0, 7), min_length=2).allow(logs, torch.tensor([[6], [7]]))
+    assert torch.equal(logs, torch.zeros(2, 12))
+
+
+def test_phrases_are_forbidden_only_after_their_beginning() -> None:
+    controls = Controls(never=(), min_length=0, phrases=((6, 7), (6, 6, 8)))
+    allowed = controls.allow(torch.zeros(3, 12), torch.tensor([[6, 6], [8, 6], [6, 8]]))
+    banned = [row.isinf().nonzero()[:, 0].tolist() for row in allowed]
+    assert banned == [[7, 8], [7], []]
+    assert allowed[:, END].tolist() == [0, 0, 0]
