@@ -151,6 +151,7 @@ def _show(report: "Report", samples: str, references: str, images: int) -> None:
         f"{samples}: {report.captions:,} captions of {report.images:,} images; "
         f"references: {references} ({images:,} images)",
         highlight=False,
+        soft_wrap=True,
     )
     for table in _tables(report):
         console.print(table)
@@ -170,6 +171,9 @@ def _tables(report: "Report") -> list["Table"]:
             }
         rows = [[name, *(f"{values[name]:.4f}" for values in columns.values())] for name in report.accuracy]
         tables.append(_table("Accuracy", list(columns), rows))
+        if report.curves and "BLEU-1" in report.accuracy:
+            tables[-1].caption = "BLEU: of the whole set for first captions, of single captions elsewhere"
+            tables[-1].caption_justify = "left"
     if report.diversity:
         figures = [[name, _figure(name, value)] for name, value in report.diversity.items()]
         tables.append(_table("Diversity", [""], figures))

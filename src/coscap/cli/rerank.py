@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coscap.metrics.references import Row
+    from coscap.vision.published import Store
 
 
 class By(StrEnum):
@@ -159,9 +160,9 @@ def _consensus(
     """The consensus score of each caption of the pictures that have regions."""
     from coscap.metrics.consensus import Consensus, nearest
     from coscap.metrics.words import token_groups
-    from coscap.vision.store import RegionStore
+    from coscap.vision.published import open_regions
 
-    store = RegionStore.open(regions)
+    store = open_regions(regions)
     known = [image for image in pictures if image in store]
     absent = [image for image in pictures if image not in store]
     if absent and (missing is Missing.error or not known):
@@ -201,15 +202,17 @@ def _consensus(
     return {image: values.tolist() for image, values in zip(known, scores, strict=True)}
 
 
-def _means(store: Any, images: Sequence[Any]) -> "NDArray[np.float32]":
+def _means(store: "Store", images: Sequence[Any]) -> "NDArray[np.float32]":
     """The mean feature of each picture's regions, (I, F)."""
     import numpy as np
 
     from coscap.progress import track
 
-    return np.stack(
-        [store.get(image).features.mean(axis=0, dtype=np.float32) for image in track(images, "mean features")]
-    )
+    means = np.zeros((len(images), store.recipe.width), np.float32)
+    for mean, image in zip(means, track(images, "mean features", unit="image"), strict=True):
+        features = store.get(image).features  # (R, F)
+        mean[:] = features.mean(axis=0, dtype=np.float32) if len(features) else 0
+    return means
 
 
 def _track(groups: list[list[str]]) -> Iterable[list[str]]:
