@@ -230,6 +230,18 @@ def test_metrics_on_lists_score_equal_captions_once(monkeypatch: pytest.MonkeyPa
     assert found.oracle["METEOR"] == pytest.approx((2 + 3) / 2)
 
 
+def test_evaluate_takes_rows_and_mappings() -> None:
+    samples, references = (
+        rows((1, "a dog"), (2, "two cats")),
+        {1: ["a dog runs"], 2: ["cats", "two cats here"]},
+    )
+    pairs = [(image, caption) for image, group in references.items() for caption in group]
+    found = evaluate(samples, {"annotations": rows(*pairs)}, metrics=["cider"])
+    assert found == evaluate({1: ["a dog"], 2: ["two cats"]}, references, metrics=["cider"])
+    with pytest.raises(UserError, match="the samples have no list of captions"):
+        evaluate({1: "a dog"}, references)
+
+
 def test_captions_come_in_several_forms(tmp_path: Path) -> None:
     plain = write(tmp_path / "plain.json", {"1": ["a", "b"], "22": ["c"]})
     assert read_references(plain) == {1: ["a", "b"], 22: ["c"]}

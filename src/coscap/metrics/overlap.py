@@ -19,7 +19,6 @@ from coscap.metrics.grams import (
     document_frequency,
     flat,
     inverse_frequency,
-    starts,
 )
 from coscap.metrics.words import token_groups
 
@@ -178,6 +177,3 @@ def _one_each(captions: Sequence[str], references: Sequence[Sequence[str]], toke
         raise ValueError(f"{len(empty)} captions have no reference (first: number {empty[0]})")
     pictures = token_groups([[caption] for caption in captions], tokenised)
     return overlap(pictures, token_groups(references, tokenised))
-
-
-__all__ = ["Overlap", "bleu", "cider", "cider_plain", "compare", "overlap", "rouge_l", "starts"]

@@ -43,19 +43,35 @@ def read_references(name: str | Path) -> Captions:
     """References for each image: `coco:val2014` and its like, or a file; an image may have none."""
     if str(name).startswith("coco:"):
         return coco_captions(str(name))
-    content = _content(name)
-    captions: Captions = {}
-    if isinstance(content, dict):
-        images = content.get("images", [])
-        for image in images if isinstance(images, list) else []:
-            if isinstance(image, dict) and isinstance(image.get("id"), int | str):
-                captions[image["id"]] = []
-    for row in _rows(name, content):
-        captions.setdefault(row.image_id, []).append(row.caption)
+    captions = _by_image(_content(name), str(name))
     if not any(captions.values()):
         raise UserError(
             f"{name} holds no captions; expected a COCO captions file or rows with image_id and caption."
         )
+    return captions
+
+
+def as_captions(value: Any, name: str) -> Captions:
+    """Captions by image, from what a program has at hand.
+
+    That is a mapping from image ids to lists of captions, rows with image_id and caption, the content of a COCO
+    captions file, or a name such as "coco:val2014".
+    """
+    if isinstance(value, str):
+        return read_references(value)
+    if isinstance(value, Mapping) and "annotations" not in value:
+        return dict(value)
+    return _by_image(value, name)
+
+
+def _by_image(content: Any, name: str) -> Captions:
+    captions: Captions = {}
+    images = content.get("images") if isinstance(content, dict) else None
+    for image in images if isinstance(images, list) else []:
+        if isinstance(image, dict) and isinstance(image.get("id"), int | str):
+            captions[image["id"]] = []
+    for row in _rows(name, content):
+        captions.setdefault(row.image_id, []).append(row.caption)
     return captions
 
 

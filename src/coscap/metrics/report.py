@@ -14,8 +14,9 @@ from coscap.metrics.grams import Floats, Longs, starts
 from coscap.metrics.novel_objects import HELD_OUT, ObjectScores, object_f1
 from coscap.metrics.oracle import Curves, curves
 from coscap.metrics.overlap import overlap
-from coscap.metrics.references import ImageId
+from coscap.metrics.references import ImageId, as_captions
 from coscap.metrics.words import token_groups
+from coscap.progress import track
 
 ACCURACY = ("bleu", "meteor", "rouge", "cider", "spice")
 GROUPS = (*ACCURACY, "diversity", "novel_objects")
@@ -75,11 +76,11 @@ class Report:
 
 
 def evaluate(
-    samples: Captions,
-    references: Captions,
+    samples: Captions | Sequence[Mapping[str, Any]],
+    references: Captions | Sequence[Mapping[str, Any]] | str,
     *,
     metrics: Collection[str] | None = None,
-    train: Captions | None = None,
+    train: Captions | Sequence[Mapping[str, Any]] | str | None = None,
     objects: Mapping[str, Collection[str]] | None = None,
     tokenised: bool = False,
     allow_empty: bool = False,
@@ -88,7 +89,8 @@ def evaluate(
 ) -> Report:
     """Evaluate one or several captions a picture.
 
-    `samples` and `references` map image ids to captions. `metrics` is a choice of GROUPS; what is named
+    `samples` and `references` map image ids to captions, or are rows with image_id and caption, or the name
+    of references such as "coco:val2014". `metrics` is a choice of GROUPS; what is named
     must work, while by default METEOR and SPICE are left out with a note where their data is not installed.
     `train` (training captions by image) adds novel captions and self-CIDEr with their document frequencies.
     `objects` (names and their words) asks for novel objects; named as a metric without it, they are the eight
@@ -96,6 +98,7 @@ def evaluate(
     all of them.
     """
     chosen = _chosen(metrics)
+    samples, references = as_captions(samples, names[0]), as_captions(references, names[1])
     check_captions(samples, names[0])
     check_match(samples, references, names)
     ids = list(samples)
@@ -113,7 +116,10 @@ def evaluate(
     several = {name: curves(scores, caption_starts) for name, scores in each.items()} if most > 1 else {}
     spread = {}
     if "diversity" in chosen and (most > 1 or metrics is not None or train is not None):
-        training = token_groups(list(train.values()), tokenised) if train is not None else None
+        training = None
+        if train is not None:
+            groups = list(as_captions(train, "the training captions").values())
+            training = token_groups(track(groups, "training captions", unit="image"), tokenised)
         spread = diversity_of(pictures, wanted, training)
         single = sum(len(captions) == 1 for captions in pictures)
         if 0 < single < len(pictures):
