@@ -120,86 +120,68 @@ def coco(
     _make(read, out, skip_bad, workers, _told(locals(), chosen))
 
 
-@app.command()
-def flickr8k(
-    path: Annotated[
-        Path, typer.Argument(help="Flickr8k.token.txt, captions.txt, or the folder that holds it.")
-    ],
-    out: Out,
-    split: Split = None,
-    validation: Validation = None,
-    test: Test = None,
-    seed: Seed = 0,
-    test_ids: TestIds = None,
-    validation_ids: ValidationIds = None,
-    exclude_ids: ExcludeIds = None,
-    objects: Objects = "coco",
-    min_count: MinCount = 4,
-    max_length: MaxLength = 20,
-    long: Long = "drop",
-    vocabulary: Vocabulary = None,
-    skip_bad: SkipBad = False,
-    workers: Workers = None,
-) -> None:
-    """Flickr8k or Flickr30k. Example: coscap data flickr8k Flickr8k_text --out flickr8k"""
-    from coscap.data.sources.flickr import read_flickr
+def _register(name: str, reader: str, argument: str, help: str) -> None:
+    """A command for a source that is one path; `reader` is "module:function" in coscap.data.sources."""
 
-    told = _told(locals(), split)
-    _make(lambda troubles: read_flickr(path, troubles), out, skip_bad, workers, told)
+    @app.command(name, help=help)
+    def run(
+        path: Annotated[Path, typer.Argument(help=argument)],
+        out: Out,
+        split: Split = None,
+        validation: Validation = None,
+        test: Test = None,
+        seed: Seed = 0,
+        test_ids: TestIds = None,
+        validation_ids: ValidationIds = None,
+        exclude_ids: ExcludeIds = None,
+        objects: Objects = "coco",
+        min_count: MinCount = 4,
+        max_length: MaxLength = 20,
+        long: Long = "drop",
+        vocabulary: Vocabulary = None,
+        skip_bad: SkipBad = False,
+        workers: Workers = None,
+    ) -> None:
+        from importlib import import_module
+
+        module, function = reader.split(":")
+        read = getattr(import_module(f"coscap.data.sources.{module}"), function)
+        _make(lambda troubles: read(path, troubles), out, skip_bad, workers, _told(locals(), split))
 
 
-@app.command()
-def folder(
-    path: Annotated[
-        Path, typer.Argument(help="The folder of pictures; cat.txt holds the captions of cat.jpg.")
-    ],
-    out: Out,
-    split: Split = None,
-    validation: Validation = None,
-    test: Test = None,
-    seed: Seed = 0,
-    test_ids: TestIds = None,
-    validation_ids: ValidationIds = None,
-    exclude_ids: ExcludeIds = None,
-    objects: Objects = "coco",
-    min_count: MinCount = 4,
-    max_length: MaxLength = 20,
-    long: Long = "drop",
-    vocabulary: Vocabulary = None,
-    skip_bad: SkipBad = False,
-    workers: Workers = None,
-) -> None:
-    """Pictures with same-named .txt files, one caption a line. Example: coscap data folder photos --out mine"""
-    from coscap.data.sources.folder import read_folder
-
-    told = _told(locals(), split)
-    _make(lambda troubles: read_folder(path, troubles), out, skip_bad, workers, told)
+_register(
+    "flickr8k",
+    "flickr:read_flickr",
+    "Flickr8k.token.txt, captions.txt, or the folder that holds it.",
+    "Flickr8k or Flickr30k. Example: coscap data flickr8k Flickr8k_text --out flickr8k",
+)
+_register(
+    "folder",
+    "folder:read_folder",
+    "The folder of pictures; cat.txt holds the captions of cat.jpg.",
+    "Pictures with same-named .txt files, one caption a line. Example: coscap data folder photos --out mine",
+)
+_register(
+    "jsonl",
+    "jsonl:read_jsonl",
+    'Lines such as {"image": "cat.jpg", "captions": ["a cat"]}.',
+    "One JSON object a line. Example: coscap data jsonl captions.jsonl --out mine",
+)
 
 
 @app.command()
-def jsonl(
-    path: Annotated[Path, typer.Argument(help='Lines such as {"image": "cat.jpg", "captions": ["a cat"]}.')],
-    out: Out,
-    split: Split = None,
-    validation: Validation = None,
-    test: Test = None,
-    seed: Seed = 0,
-    test_ids: TestIds = None,
-    validation_ids: ValidationIds = None,
-    exclude_ids: ExcludeIds = None,
-    objects: Objects = "coco",
-    min_count: MinCount = 4,
-    max_length: MaxLength = 20,
-    long: Long = "drop",
-    vocabulary: Vocabulary = None,
-    skip_bad: SkipBad = False,
-    workers: Workers = None,
+def regions(
+    path: Annotated[Path, typer.Argument(help="A bottom-up TSV or HDF5 file, or a folder of .npz files.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The store to write, e.g. --out regions.h5")],
 ) -> None:
-    """One JSON object a line. Example: coscap data jsonl captions.jsonl --out mine"""
-    from coscap.data.sources.jsonl import read_jsonl
+    """Published regions into a fast store. Example: coscap data regions trainval_36.tsv --out regions.h5"""
+    from coscap.vision.published import convert, open_regions
 
-    told = _told(locals(), split)
-    _make(lambda troubles: read_jsonl(path, troubles), out, skip_bad, workers, told)
+    source = open_regions(path)
+    count = convert(source, out)
+    typer.echo(
+        f"{out}: regions of {count:,} pictures, {source.recipe.width} numbers each, {source.recipe.name}"
+    )
 
 
 @app.command()
@@ -231,15 +213,19 @@ def _make(
 ) -> None:
     """Read, split, write, and say what was made."""
     import os
+    import signal
+    import sys
 
     from rich.console import Console
 
-    from coscap.data.prepare import Options, prepare
+    from coscap.data.prepare import Options, check_out, prepare
     from coscap.data.prepared import open_prepared
     from coscap.data.records import Troubles
     from coscap.data.show import summary
     from coscap.data.splits import Choice
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a polite kill cleans up too
+    check_out(out)
     troubles = Troubles(skip=skip_bad)
     source = read(troubles)
     own = any(one.split for one in source.pictures)

@@ -42,6 +42,7 @@ def prepare(
 ) -> dict[str, Any]:
     """Write the prepared folder `out` and give back its manifest."""
     _check(options)
+    check_out(out)
     pictures = _without_pages(assign(source.pictures, choice), source.name, troubles)
     captions = [caption for one in pictures for caption in one.captions]
     encoded = encode(captions, options.objects, options.workers)
@@ -73,6 +74,15 @@ def _check(options: Options) -> None:
         raise UserError(f"--max-length {options.max_length} leaves no words; give a number such as 20.")
     if options.long not in ("drop", "cut"):
         raise UserError(f"--long {options.long} is not known; use drop or cut.")
+
+
+def check_out(out: str | Path) -> None:
+    """Only an older prepared data set is ever replaced, never a folder of something else."""
+    out = Path(out)
+    if out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file():
+        raise UserError(f"{out} holds other files than a prepared data set; choose a new folder for --out.")
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; choose a new folder for --out.")
 
 
 def _without_pages(pictures: tuple[Picture, ...], source: str, troubles: Troubles) -> tuple[Picture, ...]:

@@ -59,7 +59,7 @@ def subset_file(number: int) -> str:
     return f"subset_{number}.npy"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prepared:
     """An open prepared data set. Indices are into its arrays; nothing is read before it is asked for."""
 
@@ -197,10 +197,14 @@ class Prepared:
         return self._slice("object_classes", "object_offsets", caption)
 
     def references(self, split: str) -> dict[int, list[str]]:
-        """The captions of a split as they were written, by image id: what metrics compare with."""
+        """The captions of a split as they were written, by image id: what metrics compare with.
+
+        Pictures without captions are not in it.
+        """
         return {
             int(self.image_ids[image]): [self.text(caption) for caption in self.captions_of(image)]
             for image in self.images(split).tolist()
+            if self.captions_of(image)
         }
 
     def iter_contexts(self, split: str = "train") -> Iterator[tuple[int, NDArray[Any]]]:

@@ -29,18 +29,18 @@ def summary(data: Prepared, console: "Console") -> None:
         if long > counts["captions"] / 10:
             console.print("that is more than a tenth of them; think of a larger --max-length", style="yellow")
     for kind, told in data.manifest["skipped"].items():
-        console.print(
-            f"skipped: {kind}, {told['items']:,} items, the first: {told['first']}", highlight=False
-        )
+        line = f"skipped: {kind}, {told['items']:,} items, the first: {told['first']}"
+        console.print(line, highlight=False, markup=False)
 
 
 def describe(data: Prepared, console: "Console") -> None:
     """The summary, the source, an example of the context-object split, and a histogram of lengths."""
     manifest = data.manifest
     console.print(
-        f"[bold]{data.path}[/bold]: {manifest['source']}, split {manifest['split']['method']}, "
+        f"{data.path}: {manifest['source']}, split {manifest['split']['method']}, "
         f"made by coscap {manifest['coscap']}",
         highlight=False,
+        markup=False,
     )
     summary(data, console)
     if data.captions:

@@ -1,0 +1,155 @@
+"""`coscap data` as a person runs it: exit codes, one sentence, whole folders or none."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from coscap.cli import main as command
+from coscap.data import open_prepared
+from data_made import coco_document, write
+
+
+def run(*arguments: object, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["coscap", "data", *map(str, arguments)])
+    try:
+        command.main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+def test_coco_file_to_folder_and_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "c.json", coco_document())
+    out = tmp_path / "d"
+    assert run("coco", file, "--split", "train", "--min-count", 1, "--out", out, monkeypatch=monkeypatch) == 0
+    data = open_prepared(out)
+    assert [len(data.images(name)) for name in ("train", "unpaired")] == [2, 1]
+    assert str(tmp_path) not in (out / "manifest.json").read_text()
+    assert run("show", out, monkeypatch=monkeypatch) == 0
+    shown = capsys.readouterr().out
+    for expected in (
+        "train",
+        "unpaired",
+        "A dog near a fire hydrant.",
+        "a | <s> | near | a | <s>",
+        "words in a caption",
+    ):
+        assert expected in shown
+
+
+def test_karpathy_flickr_folder_and_jsonl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        {"filename": f"{i}.jpg", "cocoid": i, "split": split, "sentences": [{"raw": "a cat"}]}
+        for i, split in enumerate(("train", "val", "test"))
+    ]
+    karpathy = write(tmp_path / "k.json", {"images": rows})
+    out = tmp_path / "k"
+    assert run("coco", "--split", "karpathy", "--karpathy", karpathy, "-o", out, monkeypatch=monkeypatch) == 0
+    assert [len(open_prepared(out).images(name)) for name in ("train", "val", "test")] == [1, 1, 1]
+    token = write(tmp_path / "Flickr8k.token.txt", "".join(f"{i}_x.jpg#0\ta dog\n" for i in range(20)))
+    assert run("flickr8k", token, "--test", 3, "-o", tmp_path / "f", monkeypatch=monkeypatch) == 0
+    assert len(open_prepared(tmp_path / "f").images("test")) == 3
+    lines = write(tmp_path / "x.jsonl", '{"image": "a.jpg", "caption": "a cat"}\n{"image": "b.jpg"}\n')
+    assert run("jsonl", lines, "-o", tmp_path / "j", monkeypatch=monkeypatch) == 0
+    assert len(open_prepared(tmp_path / "j").images("unpaired")) == 1
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").write_bytes(b"")
+    assert run("folder", tmp_path / "photos", "-o", tmp_path / "p", monkeypatch=monkeypatch) == 0
+    assert len(open_prepared(tmp_path / "p")) == 1
+
+
+BAD: dict[str, tuple[list[str], str]] = {
+    "broken": (["coco", "broken.json"], "line 1, column"),
+    "absent": (["coco", "absent.json"], "does not exist"),
+    "stranger": (["coco", "stranger.json"], "annotations[0] (id 1): its image 99"),
+    "split": (["coco", "good.json", "--split", "toast"], "--split toast is not known"),
+    "mrnn": (["coco", "good.json", "--split", "mrnn"], "none of m-RNN's 1,000 test pictures"),
+    "karpathy": (["coco", "good.json", "--split", "karpathy"], "--karpathy dataset_coco.json"),
+    "long": (["coco", "good.json", "--long", "fold"], "--long fold"),
+    "objects": (["coco", "good.json", "--objects", "nothing.yaml"], "nothing.yaml"),
+    "ids": (["coco", "good.json", "--exclude-ids", "good.json.x"], "good.json.x does not exist"),
+    "flickr": (["flickr8k", "."], "name the captions file itself"),
+    "folder": (["folder", "good.json"], "is not a folder"),
+    "show": (["show", "good.json"], "is not a prepared data set"),
+    "regions": (["regions", "good.json"], "no store of regions"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "good.json", coco_document())
+    write(tmp_path / "broken.json", json.dumps(coco_document())[:50])
+    stranger = coco_document()
+    stranger["annotations"][0]["image_id"] = 99
+    write(tmp_path / "stranger.json", stranger)
+    arguments, expected = BAD[case]
+    out = [] if case == "show" else ["--out", "out"]
+    assert run(*arguments, *out, monkeypatch=monkeypatch) == 2
+    complaint = capsys.readouterr().err
+    assert complaint.startswith("coscap: ") and complaint.count("\n") == 1 and expected in complaint
+    assert not (tmp_path / "out").exists()
+
+
+def test_skip_bad_goes_on_and_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = coco_document()
+    document["annotations"][0]["image_id"] = 99
+    document["annotations"].append({"id": 9, "image_id": 3, "caption": ""})
+    file = write(tmp_path / "c.json", document)
+    arguments = ["coco", file, "--split", "train", "--out", tmp_path / "d", "--skip-bad"]
+    assert run(*arguments, monkeypatch=monkeypatch) == 0
+    assert "skipped: unknown image, 1 items" in capsys.readouterr().out
+    skipped = open_prepared(tmp_path / "d").manifest["skipped"]
+    assert {kind: told["items"] for kind, told in skipped.items()} == {"unknown image": 1, "empty caption": 1}
+
+
+def test_help_needs_no_heavy_library() -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from coscap.cli.main import app;"
+        "assert CliRunner().invoke(app, ['data', 'coco', '--help']).exit_code == 0;"
+        "print(sorted({'torch', 'numpy', 'h5py', 'onnxruntime'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+SLOW = """
+import sys, time, numpy
+from coscap.cli.main import main
+save = numpy.save
+def slowly(path, *rest, **options):
+    save(path, *rest, **options)
+    time.sleep(0.5)
+numpy.save = slowly
+sys.argv = ["coscap", "data", "jsonl", sys.argv[1], "--out", sys.argv[2]]
+main()
+"""
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_killed_while_it_writes_leaves_no_half_folder(
+    tmp_path: Path, kind: signal.Signals
+) -> None:
+    file = write(tmp_path / "x.jsonl", '{"image": "1.jpg", "caption": "two dogs"}\n')
+    process = subprocess.Popen([sys.executable, "-c", SLOW, str(file), str(tmp_path / "d")])
+    for _ in range(600):  # until it has begun to write
+        if any(tmp_path.glob(".d.*.part/*.npy")):
+            break
+        time.sleep(0.05)
+    process.send_signal(kind)
+    assert process.wait(timeout=30) != 0
+    left = {path.name for path in tmp_path.iterdir() if not path.name.endswith(".part")}
+    assert left == {"x.jsonl"}
+    if kind == signal.SIGTERM:  # cleaned up too; nothing can after SIGKILL
+        assert not list(tmp_path.glob(".d.*"))
