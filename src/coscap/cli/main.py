@@ -5,7 +5,7 @@ import sys
 import typer
 
 from coscap import __version__
-from coscap.cli import data, evaluate, features, rerank
+from coscap.cli import contexts, data, evaluate, features, rerank, train
 from coscap.errors import UserError
 
 app = typer.Typer(
@@ -33,6 +33,8 @@ def _root(
 # One line a verb, in the order in which a user meets them.
 app.add_typer(features.app, name="features")
 app.add_typer(data.app, name="data")
+app.command("contexts")(contexts.contexts)
+app.command("train")(train.train)
 app.command("rerank")(rerank.rerank)
 app.command("evaluate")(evaluate.evaluate)
 

@@ -76,18 +76,24 @@ def class_scores(regions: RegionBatch, classes: int) -> Tensor:
     return best.scatter_reduce(1, regions.labels.clamp(min=0), scores, "amax")
 
 
-def hardest_negative_loss(pictures: Tensor, contexts: Tensor, same: Tensor, margin: float) -> Tensor:
+def hardest_negative_loss(
+    pictures: Tensor, contexts: Tensor, same: Tensor, margin: float, hardest: bool = True
+) -> Tensor:
     """The triplet loss of VSE++: each pair against its hardest negative of the batch, both ways.
 
     pictures, contexts: (B, W), row i of one belongs to row i of the other; same: (B, B) True where a pair is
-    no negative (the same picture, the same context).
+    no negative (the same picture, the same context). hardest=False takes the mean over all negatives: a start
+    from which the hardest ones do not pull everything to one point.
     """
     scores = pictures @ contexts.T  # (B, B)
     positive = scores.diagonal()
-    negatives = scores.masked_fill(same, -torch.inf)
-    worst_context = (margin + negatives.amax(1) - positive).clamp(min=0)
-    worst_picture = (margin + negatives.amax(0) - positive).clamp(min=0)
-    return (worst_context + worst_picture).mean()
+    if hardest:
+        negatives = scores.masked_fill(same, -torch.inf)
+        worst_context = (margin + negatives.amax(1) - positive).clamp(min=0)
+        worst_picture = (margin + negatives.amax(0) - positive).clamp(min=0)
+        return (worst_context + worst_picture).mean()
+    short = (margin + scores - positive[:, None]).clamp(min=0) + (margin + scores - positive).clamp(min=0)
+    return short.masked_fill(same, 0).sum() / (~same).sum().clamp(min=1)
 
 
 def recall(
@@ -98,7 +104,7 @@ def recall(
     own = owner[None, :] == torch.arange(len(pictures), device=owner.device)[:, None]
     best_own = scores.masked_fill(~own, -torch.inf).amax(1)
     rank_of_context = (scores > best_own[:, None]).sum(1)
-    rank_of_picture = (scores > scores[owner, torch.arange(len(contexts))]).sum(0)
+    rank_of_picture = (scores > scores[owner, torch.arange(len(contexts), device=owner.device)]).sum(0)
     result = {}
     for k in ks:
         result[f"context_recall@{k}"] = (rank_of_context < k).float().mean().item()

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 
 from coscap.contexts.folder import Neighbours
 from coscap.data.batch import Batch
+from coscap.data.collate import caption_arrays
 from coscap.data.prepared import Prepared
 from coscap.errors import UserError
 from coscap.models.cos_cvae import CosCvae
 from coscap.models.parts import Parts
 from coscap.models.pseudo import Feed, Fill, detected_units, pseudo_loss
 from coscap.text.objects import ObjectClasses
-from coscap.text.vocabulary import END, PAD, UNK, Vocabulary
+from coscap.text.vocabulary import UNK, Vocabulary
 from coscap.vision.regions import Recipe
 
 
@@ -40,17 +41,9 @@ def fill_table(recipe: Recipe, classes: ObjectClasses, vocabulary: Vocabulary) -
 
 
 def caption_tensors(prepared: Prepared, captions: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
-    """words (B, T), context (B, T) and lengths (B,) of these captions, END included, cut to the data's limit."""
-    rows = [
-        (prepared.words(caption)[: prepared.max_length], prepared.context(caption)[: prepared.max_length])
-        for caption in captions.tolist()
-    ]
-    lengths = [len(words) + 1 for words, _ in rows]
-    both = np.full((2, len(rows), max(lengths)), PAD, np.int64)
-    for row, (words, context) in enumerate(rows):
-        both[0, row, : len(words)], both[1, row, : len(words)] = words, context
-        both[:, row, len(words)] = END
-    return torch.from_numpy(both[0]), torch.from_numpy(both[1]), torch.tensor(lengths)
+    """words (B, T), context (B, T) and lengths (B,) of these captions, END included."""
+    words, context, lengths = (torch.from_numpy(array) for array in caption_arrays(prepared, captions))
+    return words, context, lengths
 
 
 class PseudoTerm:

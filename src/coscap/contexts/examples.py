@@ -1,0 +1,92 @@
+"""Pictures with their human captions, retrieved contexts and pseudo captions, as the paper's table 1."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from coscap.contexts.folder import Neighbours
+from coscap.contexts.pseudo import caption_tensors, fill_table
+from coscap.data.batch import Batch
+from coscap.data.collate import region_batch
+from coscap.data.prepared import Prepared
+from coscap.models.cos_cvae import CosCvae
+from coscap.models.pseudo import pseudo_loss
+from coscap.vision.published import Store
+
+
+@dataclass(frozen=True)
+class Example:
+    image_id: int
+    humans: list[str]
+    contexts: list[str]
+    pseudo: list[str]  # empty without a model
+
+
+def examples(
+    prepared: Prepared,
+    store: Store,
+    neighbours: Neighbours,
+    images: list[int],
+    model: CosCvae | None,
+    device: str = "cpu",
+) -> list[Example]:
+    """The examples of these pictures (indices of the data set); a model fills the slots."""
+    found = []
+    for image in images:
+        near = neighbours.of(image).astype(np.int64)
+        units = prepared.vocabulary.units
+        contexts = [
+            " ".join(units[word] for word in prepared.context(int(caption)).tolist()) for caption in near
+        ]
+        pseudo = [] if model is None or not len(near) else _fill(prepared, store, image, near, model, device)
+        humans = [prepared.text(caption) for caption in prepared.captions_of(image)]
+        found.append(Example(int(prepared.image_ids[image]), humans, contexts, pseudo))
+    return found
+
+
+@torch.no_grad()
+def _fill(
+    prepared: Prepared, store: Store, image: int, near: np.ndarray, model: CosCvae, device: str
+) -> list[str]:
+    words, context, lengths = caption_tensors(prepared, near)
+    batch = Batch(
+        pictures=region_batch([store.get(int(prepared.image_ids[image]))]),
+        rows=torch.zeros(len(near), dtype=torch.long),
+        words=words,
+        context=context,
+        objects=words.new_zeros(len(near), 1),
+        lengths=lengths,
+        image_ids=torch.tensor([int(prepared.image_ids[image])]),
+    ).to(device)
+    fill = fill_table(store.recipe, prepared.classes, prepared.vocabulary).to(device)
+    keys = torch.arange(len(near), device=device)
+    _, filled = pseudo_loss(model.eval(), batch, fill, feed="neighbour", keys=keys)
+    return [prepared.vocabulary.decode(row) for row in filled.tolist()]
+
+
+def show_examples(
+    prepared: Prepared, store: Store, neighbours: Neighbours, count: int, model: Path | None, device: str
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    loaded = None
+    if model is not None:
+        from coscap.models import load_pretrained
+
+        loaded = load_pretrained(model).model
+    chosen = np.random.default_rng(0).choice(
+        neighbours.images, min(count, len(neighbours.images)), replace=False
+    )
+    table = Table("picture", "human captions", "retrieved contexts", "pseudo captions", show_lines=True)
+    for example in examples(prepared, store, neighbours, sorted(chosen.tolist()), loaded, device):
+        table.add_row(
+            str(example.image_id),
+            *(
+                "\n".join(f"- {line}" for line in lines)
+                for lines in (example.humans, example.contexts, example.pseudo)
+            ),
+        )
+    Console().print(table)
