@@ -38,6 +38,7 @@ def make(
     classes: str = typer.Option(
         "", help="What an open-vocabulary detector looks for, e.g. 'zebra,fire hydrant'."
     ),
+    device: str = typer.Option("cpu", help="Where a hf: or torchvision: detector runs, e.g. cuda."),
     processes: int = typer.Option(0, min=0, help="How many processes work; 0 for one a core, e.g. 2."),
     limit: int = typer.Option(
         0, min=0, help="Take only the first pictures of the list, e.g. 1000; 0 for all."
@@ -56,10 +57,45 @@ def make(
     from coscap.vision.extract import Job, extract, list_pictures
 
     entries = list_pictures(source)[: limit or None]
-    names = tuple(name.strip() for name in classes.split(",") if name.strip())
-    job = Job(detector=detector, classes=names, pixel_limit=pixel_limit, reuse=reuse)
+    job = Job(detector=detector, classes=_names(classes), device=device, pixel_limit=pixel_limit, reuse=reuse)
     processes = processes or len(os.sched_getaffinity(0))
     outcome = extract(entries, out, job, processes=processes, overwrite=overwrite)
     typer.echo(f"{out}: regions of {outcome.pictures:,} pictures")
     if outcome.bad:
         typer.echo(f"{len(outcome.bad):,} pictures could not be read; {out}.bad.txt says why")
+
+
+@app.command("show")
+def show(
+    photos: list[Path] = typer.Argument(..., metavar="PHOTO...", help="Photographs, e.g. examples/cat.jpg."),
+    html: Path | None = typer.Option(None, "--html", help="Draw them into this page, e.g. out.html."),
+    detector: str = typer.Option("builtin", help="builtin, hf:NAME_OR_DIR or torchvision:NAME."),
+    classes: str = typer.Option("", help="What an open-vocabulary detector looks for, e.g. 'zebra,kite'."),
+) -> None:
+    """Show the regions of photographs: a table, or with --html a page with the boxes drawn on them."""
+    from coscap.files import write_text
+    from coscap.vision.detectors import load_detector
+    from coscap.vision.drawing import page, rows
+    from coscap.vision.pictures import open_picture
+
+    finder = load_detector(detector, classes=_names(classes))
+    pictures = [open_picture(photo, least_side=finder.least_side) for photo in photos]
+    found = finder.regions(pictures)
+    if html:
+        seen = list(zip(map(str, photos), pictures, found, strict=True))
+        write_text(html, page(seen, finder.recipe))
+        typer.echo(f"{html}: {len(photos)} photographs with their regions")
+        return
+
+    from rich.console import Console
+    from rich.table import Table
+
+    for photo, regions in zip(photos, found, strict=True):
+        table = Table("class", "score", "x1, y1, x2, y2", title=str(photo), title_justify="left")
+        for kind, score, box in rows(regions, finder.recipe):
+            table.add_row(kind, f"{score:.2f}", ", ".join(f"{side:.2f}" for side in box))
+        Console().print(table)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

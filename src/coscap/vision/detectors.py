@@ -32,8 +32,20 @@ class Detector(Protocol):
 
 def load_detector(name: str = "builtin", *, classes: Sequence[str] = (), device: str = "cpu") -> Detector:
     """The detector of that name; `classes` are what an open-vocabulary detector looks for."""
+    if classes and not name.startswith("hf:"):
+        raise UserError(
+            f"the detector {name} has classes of its own; leave --classes out or take an OWLv2 model."
+        )
     if name == "builtin":
         from coscap.vision.builtin import BuiltinDetector
 
         return BuiltinDetector()
+    if name.startswith("hf:"):
+        from coscap.vision.huggingface import TransformersDetector
+
+        return TransformersDetector(name.removeprefix("hf:"), classes, device)
+    if name.startswith("torchvision:"):
+        from coscap.vision.faster_rcnn import FasterRcnnDetector
+
+        return FasterRcnnDetector(name.removeprefix("torchvision:"), device)
     raise UserError(f"{name} is not a detector; give builtin, hf:NAME_OR_DIR or torchvision:NAME.")

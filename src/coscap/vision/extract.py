@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,7 +25,7 @@ from coscap.files import read_json, read_text, whole_file, write_json, write_tex
 from coscap.progress import Advance, bar
 from coscap.vision.detectors import Detector, load_detector
 from coscap.vision.ids import image_id_of
-from coscap.vision.pictures import open_picture, picture_suffixes
+from coscap.vision.pictures import PIXEL_LIMIT, open_picture, picture_suffixes
 from coscap.vision.regions import Recipe, Regions
 from coscap.vision.store import ROWS, RegionStore, StoreWriter
 
@@ -43,10 +44,14 @@ class Entry:
 class Job:
     """All that a process needs to know, besides the pictures of its part."""
 
-    detector: str
-    classes: tuple[str, ...]
-    pixel_limit: int
-    reuse: Path | None
+    detector: str = "builtin"
+    classes: tuple[str, ...] = ()
+    device: str = "cpu"
+    pixel_limit: int = PIXEL_LIMIT
+    reuse: Path | None = None
+
+    def load(self) -> Detector:
+        return load_detector(self.detector, classes=self.classes, device=self.device)
 
 
 @dataclass(frozen=True)
@@ -150,6 +155,11 @@ def _compute(
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in done:
                     advance(future.result())
+        except BrokenProcessPool:
+            raise UserError(
+                f"a process was killed, perhaps for want of memory; {parts} keeps what is done: run the same "
+                "command again, or with fewer --processes."
+            ) from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -159,8 +169,13 @@ _worker: dict[str, Any] = {}  # what a process keeps between its parts
 
 
 def _start(job: Job) -> None:
+    """Make a process ready. One thread each, so that sums come out the same in any number of processes."""
+    if job.detector != "builtin":
+        import torch
+
+        torch.set_num_threads(1)
     _worker["job"] = job
-    _worker["detector"] = load_detector(job.detector, classes=job.classes)
+    _worker["detector"] = job.load()
     _worker["reuse"] = RegionStore.open(job.reuse) if job.reuse else None
 
 
@@ -225,7 +240,7 @@ def _read_part(path: Path, bad: list[str]) -> Iterator[tuple[int, str, Regions]]
 
 
 def _recipe_of(job: Job) -> Recipe:
-    recipe = load_detector(job.detector, classes=job.classes).recipe
+    recipe = job.load().recipe
     if job.reuse:
         other = RegionStore.open(job.reuse).recipe
         if other != recipe:

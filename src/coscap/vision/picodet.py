@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coscap.vision.boxes import suppress
+
 STRIDES = (8, 16, 32, 64)
 BINS = 8  # a side's distance is a distribution over 0..7 strides
 
@@ -62,22 +64,3 @@ def _boxes(
     left, top, right, bottom = distances * strides  # (4, D)
     x, y = centres.T
     return np.stack([x - left, y - top, x + right, y + bottom], axis=1).clip(0, 1).astype(np.float32)
-
-
-def suppress(
-    boxes: NDArray[np.float32], labels: NDArray[np.integer], most_overlap: float, most: int
-) -> NDArray[np.intp]:
-    """Indices of at most `most` boxes, best first, without those that overlap a better one of their class."""
-    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    waiting = np.arange(len(boxes))
-    kept: list[np.intp] = []
-    while len(waiting) and len(kept) < most:
-        best, waiting = waiting[0], waiting[1:]
-        kept.append(best)
-        low = np.maximum(boxes[best, :2], boxes[waiting, :2])
-        high = np.minimum(boxes[best, 2:], boxes[waiting, 2:])
-        shared = np.maximum(high - low, 0).prod(axis=1)
-        union = areas[best] + areas[waiting] - shared
-        covered = (labels[waiting] == labels[best]) & (shared > most_overlap * union)
-        waiting = waiting[~covered]
-    return np.array(kept, dtype=np.intp)

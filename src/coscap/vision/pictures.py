@@ -11,7 +11,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from coscap.errors import UserError
 
 # Formats that Pillow decodes by itself. EPS is not among them: it starts another program.
-FORMATS = "JPEG MPO PNG WEBP GIF TIFF BMP PPM JPEG2000 AVIF ICO TGA"
+FORMATS = "JPEG PNG WEBP GIF TIFF BMP PPM JPEG2000 AVIF ICO TGA"
 HEIC_BRANDS = {b"heic", b"heix", b"heim", b"hevc", b"hevx", b"mif1", b"msf1"}
 PIXEL_LIMIT = 80_000_000  # a picture of 10,000 x 8,000; below the size at which Pillow itself begins to warn
 
@@ -55,7 +55,8 @@ def open_picture(
 def picture_suffixes() -> frozenset[str]:
     """How the names of picture files end, in lower case."""
     known = Image.registered_extensions().items()
-    return frozenset(suffix for suffix, kind in known if kind in FORMATS.split()) | {".heic", ".heif"}
+    kinds = {*FORMATS.split(), "MPO"}  # MPO: the JPEG of a camera with two lenses
+    return frozenset(suffix for suffix, kind in known if kind in kinds) | {".heic", ".heif"}
 
 
 def _open_file(source: Source, name: str) -> BinaryIO:
@@ -79,7 +80,8 @@ def _identify(file: BinaryIO, name: str) -> Image.Image:
     file.seek(0)
     if not head:
         raise UserError(f"{name} is empty; get a whole copy of it.")
-    formats = FORMATS.split()
+    Image.init()  # a Pillow without some format's library does not know its name
+    formats = [kind for kind in FORMATS.split() if kind in Image.OPEN]
     if head[4:8] == b"ftyp" and head[8:12] in HEIC_BRANDS:
         _learn_heic(name)
         formats = ["HEIF"]
