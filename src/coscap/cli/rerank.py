@@ -49,10 +49,10 @@ def rerank(
         ),
     ] = By.cider,
     regions: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
-            help="Regions of the captioned and of the training pictures, e.g. --regions regions.h5 "
-            "(made by `coscap features`)"
+            help="Regions of the captioned and of the training pictures (made by `coscap features`); may be "
+            "repeated, e.g. --regions train.h5 --regions test.h5"
         ),
     ] = None,
     train: Annotated[
@@ -117,7 +117,7 @@ def rerank(
         scores: dict[Any, Sequence[float]] = _likelihoods(samples, pictures)
         field = None
     else:
-        if regions is None or train is None:
+        if not regions or train is None:
             raise UserError(
                 f"--by {by} needs --regions and --train; without them only --by likelihood works."
             )
@@ -148,7 +148,7 @@ def _is_number(value: object) -> bool:
 def _consensus(
     path: Path,
     pictures: "dict[Any, list[Row]]",
-    regions: Path,
+    regions: list[Path],
     train: str,
     frequencies: str | None,
     by: By,
@@ -160,14 +160,13 @@ def _consensus(
     """The consensus score of each caption of the pictures that have regions."""
     from coscap.metrics.consensus import Consensus, nearest
     from coscap.metrics.words import token_groups
-    from coscap.vision.published import open_regions
 
-    store = open_regions(regions)
+    store = _Stores(regions)
     known = [image for image in pictures if image in store]
     absent = [image for image in pictures if image not in store]
     if absent and (missing is Missing.error or not known):
         raise UserError(
-            f"{len(absent):,} of {len(pictures):,} images of {path} have no regions in {regions} "
+            f"{len(absent):,} of {len(pictures):,} images of {path} have no regions in {store} "
             f"(first: {absent[0]!r}); add them with `coscap features`, or say --missing drop or --missing keep."
         )
     if absent:
@@ -178,11 +177,11 @@ def _consensus(
     # A picture that is to be captioned must not help itself with its own references.
     pool = [image for image in captions if image in store and image not in pictures and captions[image]]
     if not pool:
-        raise UserError(f"{regions} holds no picture of {train}; it must hold the training pictures too.")
+        raise UserError(f"{store} holds no picture of {train}; give the training pictures' regions too.")
     typer.echo(
         f"note: {len(pool):,} of {len(captions):,} training pictures have regions and are compared", err=True
     )
-    place = nearest(_means(store, known), _means(store, pool), neighbours)
+    place = nearest(store.means(known), store.means(pool), neighbours)
     used = {number: at for at, number in enumerate(sorted(set(place.ravel().tolist())))}
     documents = None
     if frequencies is not None:
@@ -202,17 +201,36 @@ def _consensus(
     return {image: values.tolist() for image, values in zip(known, scores, strict=True)}
 
 
-def _means(store: "Store", images: Sequence[Any]) -> "NDArray[np.float32]":
-    """The mean feature of each picture's regions, (I, F)."""
-    import numpy as np
+class _Stores:
+    """Several stores of regions as one; they must have been made in the same way."""
 
-    from coscap.progress import track
+    def __init__(self, paths: list[Path]) -> None:
+        from coscap.vision.published import open_regions
 
-    means = np.zeros((len(images), store.recipe.width), np.float32)
-    for mean, image in zip(means, track(images, "mean features", unit="image"), strict=True):
-        features = store.get(image).features  # (R, F)
-        mean[:] = features.mean(axis=0, dtype=np.float32) if len(features) else 0
-    return means
+        self.stores: list[Store] = [open_regions(path) for path in paths]
+        names = {store.recipe.name: store.path for store in self.stores}
+        if len(names) > 1:
+            told = ", ".join(f"{path} by {name}" for name, path in names.items())
+            raise UserError(f"the regions were made in different ways ({told}); make them in one way.")
+
+    def __str__(self) -> str:
+        return ", ".join(str(store.path) for store in self.stores)
+
+    def __contains__(self, image: object) -> bool:
+        return any(image in store for store in self.stores)
+
+    def means(self, images: Sequence[Any]) -> "NDArray[np.float32]":
+        """The mean feature of each picture's regions, (I, F)."""
+        import numpy as np
+
+        from coscap.progress import track
+
+        means = np.zeros((len(images), self.stores[0].recipe.width), np.float32)
+        for mean, image in zip(means, track(images, "mean features", unit="image"), strict=True):
+            store = next(store for store in self.stores if image in store)
+            features = store.get(image).features  # (R, F)
+            mean[:] = features.mean(axis=0, dtype=np.float32) if len(features) else 0
+        return means
 
 
 def _track(groups: list[list[str]]) -> Iterable[list[str]]:

@@ -13,4 +13,7 @@ def compiled(function: Function) -> Function:
 
     `fastmath` stays off: sums are taken in one order, so that results are the same everywhere.
     """
-    return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+    try:
+        return cast(Function, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+    except RuntimeError:  # no folder can be written: compile anew in each process
+        return cast(Function, numba.njit(nogil=True, error_model="numpy")(function))
