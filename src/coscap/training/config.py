@@ -109,7 +109,10 @@ class TrainConfig(Section):
     seed: int = Field(default=1, ge=0)
     """Everything random follows from it and the number of the step."""
     batch_size: PositiveInt = 100
-    """Captions a step, over all processes together."""
+    """Captions a step, over all processes together (pictures with `captions: together`)."""
+    captions: Literal["all", "one", "together"] = "all"
+    """An epoch has `all` captions, `one` random caption of each picture (released code), or all of them with
+    those of a picture `together` in a batch."""
     accumulate: PositiveInt = 1
     """Parts in which each process works through its share of the batch; more parts need less memory."""
     epochs: PositiveFloat | None = None

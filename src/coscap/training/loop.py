@@ -6,7 +6,7 @@ every so often:  validate ─▶ best/, last/      checkpoint ─▶ checkpoints
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,6 +142,7 @@ class Trainer:
             if self.progress.step % self.config.log_steps == 0 or self.progress.step == steps:
                 log.write("train", self.progress.step, self._epoch(), self._figures(steps))
             log.tick(self.progress.step)
+        stream.close()
         self._export(self.run / "last")
         if self.progress.step >= steps and not self._validation_due(steps):
             return "finished"
@@ -156,12 +157,13 @@ class Trainer:
             self._gradients(next(stream))
             self.objective.zero_grad()
             times.append(time.monotonic() - began)
+        stream.close()
         self.batches.restore(start)
         self.means = Means()
         middle = sorted(times)[tries // 2]
         return self.ranks.total(middle)[0] / self.ranks.world
 
-    def _stream(self) -> Iterator[Batch]:
+    def _stream(self) -> Generator[Batch, None, None]:
         while True:
             yield from self.batches
 

@@ -1,0 +1,233 @@
+"""A run from its configuration to its folder.
+
+RUN/
+  config.yaml         the configuration, whole
+  environment.json    versions and machine of each sitting
+  log.jsonl           figures by name
+  checkpoints/        what --resume goes on from, the last two
+  best/ last/         models that `from_pretrained` loads
+"""
+
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from coscap import __version__
+from coscap.data import Prepared, open_prepared
+from coscap.data.loader import Loader
+from coscap.errors import UserError
+from coscap.files import read_json, whole_folder, write_json
+from coscap.models import CaptionModel, ModelConfig, build_model, preset
+from coscap.training.checkpoint import checkpoints, sweep
+from coscap.training.config import TrainConfig, differences, read_config, write_config
+from coscap.training.distributed import Ranks, join
+from coscap.training.interrupt import Wish, stop_wish
+from coscap.training.log import Log, cut_log
+from coscap.training.loop import Outcome, Trainer
+from coscap.training.objective import Term
+from coscap.training.pieces import seed_all
+from coscap.training.validate import build_validator
+from coscap.vision.published import Store, open_regions
+
+FROM_DATA = ("vocabulary", "region_width", "classes")  # fields of a model that follow from the data
+
+
+def train_run(config: TrainConfig, out: Path, *, resume: bool = False, device: str = "auto") -> Outcome:
+    """Train as `config` says, into the folder `out`; also one of several processes under torchrun."""
+    with join(device) as ranks, stop_wish() as wish:
+        if config.precision == "float16" and ranks.device.type != "cuda":
+            raise UserError("precision: float16 needs a GPU; use bfloat16 or float32 here.")
+        _claim(config, out, resume, ranks)
+        trainer, steps = _assemble(config, out, ranks, wish)
+        with Log(out, steps, config.tensorboard, quiet=not ranks.first) as log:
+            outcome = trainer.fit(steps, log)
+            log.say(_closing(outcome, trainer, out))
+        return outcome
+
+
+def model_config(settings: dict[str, Any], prepared: Prepared, store: Store) -> ModelConfig:
+    """The model of a configuration's `model` section, with the sizes that the data decide."""
+    changes = dict(settings)
+    name = changes.pop("preset", "small")
+    given = [field for field in FROM_DATA if field in changes]
+    if given:
+        raise UserError(f"field model.{given[0]} follows from the data; remove it from the configuration.")
+    sizes = {
+        "vocabulary": len(prepared.vocabulary),
+        "region_width": store.recipe.width,
+        "classes": len(store.recipe.classes),
+    }
+    return preset(str(name), **changes, **sizes)
+
+
+def data_digests(prepared: Prepared, store: Store) -> dict[str, str]:
+    """What a checkpoint belongs to: a vocabulary, a data set, and regions (recipe and pictures)."""
+    regions = hashlib.sha256(json.dumps(asdict(store.recipe), sort_keys=True).encode())
+    regions.update(np.ascontiguousarray(store.ids).tobytes())
+    return {
+        "vocabulary": prepared.vocabulary.digest,
+        "data set": prepared.digest,
+        "set of regions": regions.hexdigest(),
+    }
+
+
+def _claim(config: TrainConfig, out: Path, resume: bool, ranks: Ranks) -> None:
+    """Make the run folder, or see that the one that is there is of this run."""
+    known = out / "config.yaml"
+    if known.exists() and not resume:
+        raise UserError(f"{out} holds a run already; go on with --resume, or choose another --out folder.")
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; choose a folder for --out.")
+    if known.exists():
+        changed = differences(read_config(known), config)
+        if changed:
+            raise UserError(
+                f"field {changed[0]} differs from {known}, so the run cannot go on; "
+                "leave the configuration as it was, or train into a new --out folder."
+            )
+    elif out.exists() and any(path.name[0] != "." for path in out.iterdir()):
+        raise UserError(f"{out} is not empty and holds no run; choose another --out folder.")
+    ranks.any(False)  # all have looked before the first one writes
+    if ranks.first:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{out} cannot be made as a folder ({error.strerror}).") from None
+        sweep(out)
+        write_config(known, config)
+        _note_environment(out / "environment.json", ranks)
+
+
+def _assemble(config: TrainConfig, out: Path, ranks: Ranks, wish: Wish) -> tuple[Trainer, int]:
+    """Everything that a run needs, set back to its last checkpoint where there is one."""
+    prepared, store = open_prepared(config.data), open_regions(config.regions)
+    seed_all(config.seed, -1, 0)
+    model = build_model(model_config(config.model, prepared, store))
+    batches = _batches(config, prepared, store, ranks, grid=model.config.grid)
+    trainer = Trainer(
+        config,
+        out,
+        model,
+        batches,
+        ranks,
+        data_digests(prepared, store),
+        second=_second_term(config, prepared, store),
+        validate=build_validator(config, prepared, store, ranks.device) if ranks.first else None,
+        export=_exporter(prepared, store),
+        wish=wish,
+    )
+    done = checkpoints(out)
+    ranks.any(False)  # all have looked before any is dropped
+    steps = trainer.restore(done[-1]) if done else _length(config, out, trainer)
+    if ranks.first:
+        cut_log(out, trainer.progress.step)
+    return trainer, steps
+
+
+def _batches(config: TrainConfig, prepared: Prepared, store: Store, ranks: Ranks, grid: bool) -> Loader:
+    """This process's share of each batch; cells of the grid only if the model looks at them."""
+    share, rest = divmod(config.batch_size, ranks.world)
+    if rest:
+        raise UserError(
+            f"batch_size {config.batch_size} cannot be shared evenly by {ranks.world} processes; "
+            f"set it to a multiple of {ranks.world}."
+        )
+    return Loader(
+        prepared,
+        store,
+        "train",
+        share,
+        config.seed,
+        config.captions,
+        rank=ranks.rank,
+        world=ranks.world,
+        grid=grid,
+    )
+
+
+def _second_term(config: TrainConfig, prepared: Prepared, store: Store) -> Term | None:
+    if config.pseudo is None:
+        return None
+    from coscap.contexts.folder import open_neighbours
+    from coscap.contexts.pseudo import PseudoTerm, fill_table
+
+    neighbours = open_neighbours(config.pseudo.contexts, prepared)
+    fill = fill_table(store.recipe, prepared.classes, prepared.vocabulary)
+    return PseudoTerm(prepared, neighbours, fill, config.pseudo.feed)
+
+
+def _length(config: TrainConfig, out: Path, trainer: Trainer) -> int:
+    """The number of steps; with `minutes` from a measurement, which is kept for a run that starts again."""
+    if config.steps is not None:
+        return config.steps
+    if config.epochs is not None:
+        return max(1, round(config.epochs * trainer.epoch_steps))
+    assert config.minutes is not None
+    path = out / "plan.json"
+    if not path.exists():
+        seconds = trainer.seconds_per_step()
+        steps = max(1, round(60 * config.minutes / seconds))
+        if trainer.ranks.first:
+            write_json(path, {"steps": steps, "seconds_per_step": seconds}, indent=1)
+        return steps
+    return int(read_json(path)["steps"])
+
+
+def _exporter(prepared: Prepared, store: Store) -> Callable[[nn.Module, Path], None]:
+    """How a model is written so that `from_pretrained` loads it."""
+
+    def export(model: nn.Module, folder: Path) -> None:
+        assert isinstance(model, CaptionModel)
+        with whole_folder(folder) as partial:
+            save_file(
+                {name: value.clone() for name, value in model.state_dict().items()},
+                partial / "model.safetensors",
+            )
+            write_json(partial / "config.json", model.config.model_dump(mode="json"), indent=1)
+            prepared.vocabulary.save(partial / "vocabulary.json")
+
+    return export
+
+
+def _closing(outcome: Outcome, trainer: Trainer, out: Path) -> str:
+    progress = trainer.progress
+    best = (
+        "" if progress.best is None else f", that of step {progress.best_step:,}, the best, in {out / 'best'}"
+    )
+    return f"Training {outcome} at step {progress.step:,}; this model is in {out / 'last'}{best}."
+
+
+def _note_environment(path: Path, ranks: Ranks) -> None:
+    """Versions and machine of each sitting; one that changed nothing is not noted again."""
+    sittings = read_json(path) if path.exists() else []
+    here = _environment(ranks)
+    if not sittings or sittings[-1] != here:
+        write_json(path, [*sittings, here], indent=1)
+
+
+def _environment(ranks: Ranks) -> dict[str, Any]:
+    gpu = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else None
+    return {
+        "coscap": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": gpu or "cpu",
+        "processes": ranks.world,
+        "command": sys.argv[1:],
+    }

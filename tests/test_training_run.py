@@ -1,0 +1,158 @@
+"""The command on a small world: it learns, goes on after every kind of death, and refuses in sentences."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from coscap.cli.main import app
+from coscap.errors import UserError
+from coscap.training.config import TrainConfig, read_config
+from coscap.training.run import train_run
+from training_world import lines, make_world
+
+HERE = Path(__file__).parent
+ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+def config(world: Path, *changes: str) -> TrainConfig:
+    return read_config(world, ["validation.pictures=0", *changes])
+
+
+def test_learns_and_leaves_a_folder_that_says_everything(world: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train_run(read_config(world, ["steps=40"]), run, device="cpu") == "finished"
+    assert read_config(run / "config.yaml") == read_config(world, ["steps=40"])
+    assert json.loads((run / "environment.json").read_text())[0]["torch"] == torch.__version__
+    losses = [line["loss"] for line in lines(run, "train")]
+    assert losses[-1] < 0.75 * losses[0]
+    last = lines(run, "validation")[-1]
+    named = {"loss", "reconstruction", "kl_context", "kl_object", "active_context", "active_object"}
+    assert named | {"cider_greedy", "cider_draw", "cider_oracle", "unique"} <= last.keys()
+    assert last["loss"] == pytest.approx(
+        last["reconstruction"] + last["kl_context"] + last["kl_object"], rel=1e-4
+    )
+    assert last["cider_draw"] <= last["cider_oracle"]
+
+
+@pytest.mark.parametrize("kind", ["seq_cvae", "updown"])
+def test_every_model_trains(world: Path, tmp_path: Path, kind: str) -> None:
+    train_run(config(world, f"model.kind={kind}", "steps=3", "log_steps=1"), tmp_path / "run", device="cpu")
+    first, *_, last = lines(tmp_path / "run", "train")
+    assert last["loss"] < first["loss"]
+    assert ("active_context" in last) == (kind == "seq_cvae") and "active_object" not in last
+
+
+def test_minutes_become_steps(world: Path, tmp_path: Path) -> None:
+    content = config(world).model_dump() | {"steps": None, "minutes": 0.005, "validation": None}
+    train_run(TrainConfig.model_validate(content), tmp_path / "run", device="cpu")
+    plan = json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert plan["steps"] == max(1, round(0.3 / plan["seconds_per_step"]))
+    assert (tmp_path / "run" / "checkpoints" / f"step-{plan['steps']:08d}").is_dir()
+
+
+def test_goes_on_to_the_same_bits_after_any_death(world: Path, tmp_path: Path) -> None:
+    script = [sys.executable, str(HERE / "training_kills.py"), str(world), str(tmp_path)]
+    done = subprocess.run(script, capture_output=True, text=True, env=ONE_THREAD, timeout=600)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    plain = found["plain"]
+    assert found["random"]["kills"] >= 3 and found["writes"]["kills"] >= 4
+    for one in (found["random"], found["writes"], found["SIGINT"]):
+        assert one["weights"] == plain["weights"]
+        assert one["steps"] == plain["steps"] and one["validation"] == plain["validation"]
+        assert one["left"] == [] and one["checkpoints"] == 2
+    for one in (found["SIGINT"], found["SIGTERM"]):
+        assert one["code"] == 130
+        assert "Go on with: coscap train" in one["said"] and "--resume" in one["said"]
+
+
+def test_two_processes_are_one(world: Path, tmp_path: Path) -> None:
+    """The same joint batches, noise included, under torchrun and gloo."""
+    changes = ["steps=6", "log_steps=3", "optimiser.name=sgd", "optimiser.rate=0.05", "accumulate=2"]
+    train_run(config(world, *changes), tmp_path / "one", device="cpu")
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        "2",
+        "--master_port",
+        "29571",
+    ]
+    command += ["-m", "coscap", "train", str(world), "--out", str(tmp_path / "two"), "--device", "cpu"]
+    for change in ["validation.pictures=0", *changes]:
+        command += ["--set", change]
+    done = subprocess.run(command, capture_output=True, text=True, env=ONE_THREAD, timeout=300)
+    assert done.returncode == 0, done.stderr
+    one, two = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("one", "two"))
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-6)
+    for key in ("loss", "reconstruction", "kl_object", "gradient_norm"):
+        expected = [line[key] for line in lines(tmp_path / "one", "train")]
+        assert [line[key] for line in lines(tmp_path / "two", "train")] == pytest.approx(expected, rel=1e-3)
+
+
+def test_refusals_are_sentences(world: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train_run(config(world, "steps=2"), run, device="cpu")
+
+    def refused(said: str, *changes: str, out: Path = run, resume: bool = True, **more: Any) -> None:
+        with pytest.raises(UserError, match=said) as error:
+            train_run(config(world, "steps=2", *changes), out, resume=resume, **({"device": "cpu"} | more))
+        assert str(error.value).count("\n") == 0
+
+    refused("holds a run already; go on with --resume", resume=False)
+    refused("field seed differs from .*config.yaml", "seed=5")
+    refused("no GPU here|expected cpu", device="tpu")
+    refused("is not a prepared data set", "data=/nowhere", out=tmp_path / "a")
+    refused("does not exist; make a store of regions", "regions=/nowhere.h5", out=tmp_path / "b")
+    refused("model.vocabulary follows from the data", "model.vocabulary=9", out=tmp_path / "c")
+    refused("no model preset 'huge'", "model.preset=huge", out=tmp_path / "d")
+    refused("float16 needs a GPU", "precision=float16", out=tmp_path / "e")
+    other = make_world(tmp_path, seed=1)
+    refused("another data set", f"data={other.parent / 'data'}", f"regions={other.parent / 'regions.h5'}")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("x")
+    refused("is not empty and holds no run", out=tmp_path / "full")
+    assert sorted(path.name for path in (tmp_path / "full").iterdir()) == ["thesis.txt"]
+
+
+def test_help_has_an_example_and_fields_are_listed() -> None:
+    shown = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0 and "coscap train configs/small.yaml" in shown.output
+    listed = CliRunner().invoke(app, ["train", "--fields"], env={"COLUMNS": "200"})
+    assert listed.exit_code == 0 and "kl_object.schedule" in listed.output
+
+
+@pytest.mark.parametrize("path", sorted((HERE.parent / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_configurations_are_valid(path: Path) -> None:
+    from coscap.models import build_model, preset
+
+    text = path.read_text()
+    assert f"coscap train configs/{path.name}" in text and "# time" in text and "# score" in text
+    shipped = read_config(path)
+    settings = dict(shipped.model)
+    with torch.device("meta"):
+        build_model(preset(settings.pop("preset"), **settings))
