@@ -185,7 +185,9 @@ def _consensus(
     used = {number: at for at, number in enumerate(sorted(set(place.ravel().tolist())))}
     documents = None
     if frequencies is not None:
-        documents = token_groups(_track(list(captions_of(frequencies, "train").values())))
+        documents = token_groups(
+            _track([group for group in captions_of(frequencies, "train").values() if group])
+        )
         training = token_groups([captions[pool[number]] for number in used])
     else:
         training = token_groups(_track([captions[image] for image in pool]))

@@ -118,7 +118,7 @@ def evaluate(
     if "diversity" in chosen and (most > 1 or metrics is not None or train is not None):
         training = None
         if train is not None:
-            groups = list(as_captions(train, "the training captions").values())
+            groups = [group for group in as_captions(train, "the training captions").values() if group]
             training = token_groups(track(groups, "training captions", unit="image"), tokenised)
         spread = diversity_of(pictures, wanted, training)
         single = sum(len(captions) == 1 for captions in pictures)
