@@ -1,7 +1,7 @@
 """What a caption is: its tokens, its objects, its context with slots, and the vocabulary of its units."""
 
 from coscap.text.objects import ObjectClass, ObjectClasses, load_classes
-from coscap.text.ptb import tokenise
+from coscap.text.ptb import tokenise, tokenise_all
 from coscap.text.slots import Split, fill, split
 from coscap.text.vocabulary import Vocabulary
 
@@ -14,4 +14,5 @@ __all__ = [
     "load_classes",
     "split",
     "tokenise",
+    "tokenise_all",
 ]

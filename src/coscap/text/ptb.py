@@ -1,62 +1,128 @@
 """The official tokens of a caption: Penn Treebank tokenising as the COCO evaluation does it, without Java."""
 
 import re
+from collections.abc import Iterable
+from itertools import chain, pairwise
 
-from coscap.text.ptb_rules import RULES
+from coscap.text.ptb_rules import NUMBERED_ABBREVIATIONS, SOFT_HYPHEN, rules
 
 # The official list. It is compared with lower-cased tokens, so "-lrb-" and its kin are not in it and survive.
-PUNCTUATION = frozenset("'' ' `` ` -LRB- -RRB- -LCB- -RCB- . ? ! , : - -- ... ;".split())
+PUNCTUATION = frozenset(["''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-", ".", "?", "!", ","])
+PUNCTUATION |= {":", "-", "--", "...", ";"}
 
-_BRACKETS = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
-_SINGLE = {
-    "€": "$",
-    "£": "#",
-    "¢": "cents",
-    "½": "1/2",
-    "¼": "1/4",
-    "¾": "3/4",
-    "…": "...",
-    "’": "'",
-    "‘": "`",
-}
-_SINGLE |= {"“": "``", "”": "''", "–": "--", "—": "--"}
-_PLAIN = re.compile(r"[A-Za-z]+")
+_CHANGED = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}
+_CHANGED |= {"€": "$", "¤": "$", "\u0080": "$", "\u20a0": "$", "£": "#", "¢": "cents"}
+_CHANGED |= {"¼": "1/4", "½": "1/2", "¾": "3/4", "⅓": "1/3", "⅔": "2/3", "…": "...", SOFT_HYPHEN: "-"}
+_CHANGED |= dict.fromkeys("–—―\u0096\u0097", "--") | dict.fromkeys("‘‛‹\u0091", "`")
+_CHANGED |= {'"': "''"} | dict.fromkeys("’›\u0092", "'")
+_CHANGED |= dict.fromkeys("“«\u0093", "``") | dict.fromkeys("”»\u0094", "''")
+_CHANGED |= {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": "''", "&nbsp;": ""}
+_CHANGED |= {"&mdash;": "--", "&ndash;": "--"}
+_ROUND = {"(": "-lrb-", ")": "-rrb-"}
+
+# Rules that look past a space begin with a digit, a bracket, a dot behind one letter, or "no." and its like.
+_ALONE = re.compile(r"[^\d<(.&]*|[^\d<(.&]*[A-Za-z]{2}\.[,;]?")
+_BEFORE_NUMBER = re.compile(rf"(?:.*[^A-Za-z])?(?i:{NUMBERED_ABBREVIATIONS})\.")
+_INITIAL_LAST = re.compile(r".*(?<![A-Za-z])[A-Za-z]\.\s*", re.DOTALL)
+_SPACE = re.compile(r"\s+")
 
 
 def tokenise(caption: str) -> list[str]:
     """The tokens of a caption, lower case, without punctuation.
 
-    A token may hold a no-break space ("25\u00a01/2"): split text on " ", never with `split()`.
+    A token may hold a no-break space ("25\u00a01/2"): split joined tokens at " ", never with a bare `split()`.
+
+    >>> tokenise("A man's dog can't sit, etc.")
+    ['a', 'man', "'s", 'dog', 'ca', "n't", 'sit', 'etc.']
     """
-    return [token for token in lex(caption.replace("\n", " ")) if token not in PUNCTUATION]
+    try:
+        return "".join(map(_chunks.__getitem__, caption.split())).split()
+    except KeyError:
+        return [token for token in lex(caption) if token not in PUNCTUATION]
 
 
-def lex(text: str) -> list[str]:
-    """All tokens, punctuation too."""
-    tokens: list[str] = []
-    at = 0
-    while at < len(text):
-        longest, name, found = 0, "", ""
-        for kind, rule in RULES.items():
-            match = rule.match(text, at)
-            if match and match.end() - at > longest:
-                longest, name, found = match.end() - at, kind, match.group(1)
-        at += len(found)
-        if name != "space":
-            tokens.append(_normal(found, name, text, at).lower())
+def tokenise_all(captions: Iterable[str]) -> list[list[str]]:
+    """The tokens of captions that are evaluated together, in their order.
+
+    The official tokeniser reads all captions as one file. One that ends in an initial ("17 Ave S.") loses its
+    dot when the next one begins a sentence ("A train ..."): 17 of COCO's 616,767 do. Elsewhere this is the
+    same as `tokenise` of each.
+    """
+    tokens: list[list[str]] = []
+    for caption, following in pairwise(chain(captions, [""])):
+        if following and caption[-3:].rstrip().endswith(".") and _INITIAL_LAST.fullmatch(caption):
+            found = lex(f"{caption}\n{following}", len(caption))
+            tokens.append([token for token in found if token not in PUNCTUATION])
+        else:
+            tokens.append(tokenise(caption))
     return tokens
 
 
-def _normal(token: str, kind: str, text: str, end: int) -> str:
-    if kind in ("fraction", "phone"):
-        token = token.replace(" ", "\u00a0")
-    if kind in ("smiley", "phone"):
-        return "".join(_BRACKETS.get(c, c) for c in token)
+class _Chunks(dict[str, str]):
+    """What lies between two spaces -> its tokens, each with a space behind it; made once a word.
+
+    Only chunks whose tokens do not depend on their neighbours are here, others are a KeyError.
+    """
+
+    LIMIT = 1_000_000
+
+    def __missing__(self, chunk: str) -> str:
+        if not _ALONE.fullmatch(chunk) or _BEFORE_NUMBER.fullmatch(chunk):
+            raise KeyError(chunk)
+        if len(self) >= self.LIMIT:
+            self.clear()
+        tokens = "".join(f"{token} " for token in lex(chunk) if token not in PUNCTUATION)
+        self[chunk] = tokens
+        return tokens
+
+
+_chunks = _Chunks()
+
+
+def lex(text: str, end: int | None = None) -> list[str]:
+    """All tokens that begin before `end`, lower case, punctuation too."""
+    tokens: list[str] = []
+    at, end = 0, len(text) if end is None else end
+    while at < end:
+        space = _SPACE.match(text, at)
+        if space:
+            at = space.end()
+            continue
+        kind, token = _longest(text, at)
+        at += len(token) or 1  # a character that the tokeniser does not know vanishes
+        normal = _normal(kind, token)
+        if normal:
+            tokens.append(normal)
+    return tokens
+
+
+def _longest(text: str, at: int) -> tuple[str, str]:
+    """The rule with the longest match at a position, and its token; the first of equals."""
+    longest, kind, token = 0, "", ""
+    for name, rule in rules(text[at]):
+        match = rule.match(text, at)
+        if match and match.end() - at > longest:
+            longest, kind, token = match.end() - at, name, match[match.lastindex or 0]
+    return kind, token
+
+
+def _normal(kind: str, token: str) -> str:
+    """A token as it is written out: brackets by name, quotes and dashes in ASCII, no space inside."""
+    token = token.lower()
+    if kind in ("symbol", "entity"):
+        return _CHANGED.get(token, token)
+    if kind == "quotes":
+        return "".join(_CHANGED.get(character, character) for character in token)
+    if kind in ("n't", "auxiliary"):
+        return re.sub("’|\u0092|&apos;", "'", token).replace("‘", "`")
+    if kind == "dashes":
+        return "--" if len(token) < 5 else token
     if kind == "ellipsis":
         return "..."
-    if kind == "dashes":
-        return "--"
-    if token == '"':
-        opens = end == 1 or text[end - 2].isspace()
-        return "``" if opens else "''"
-    return _BRACKETS.get(token) or _SINGLE.get(token) or token.replace("’", "'")
+    if kind in ("fraction", "phone", "tag"):
+        token = token.replace(" ", "\u00a0")
+    if kind in ("smiley", "face", "phone"):
+        return "".join(_ROUND.get(character, character) for character in token)
+    if kind.startswith("ampersand"):
+        token = token.replace("&amp;", "&")
+    return token.replace(SOFT_HYPHEN, "")
