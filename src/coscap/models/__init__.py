@@ -7,6 +7,7 @@ from coscap.models.cos_cvae import CosCvae
 from coscap.models.gaussian import Gaussian, kl
 from coscap.models.latents import Latents
 from coscap.models.parts import Parts
+from coscap.models.pretrained import Pretrained, load_pretrained, push_pretrained, save_pretrained
 from coscap.models.seq_cvae import SeqCvae
 from coscap.models.state import DecodeState
 from coscap.models.updown import UpDown
@@ -20,10 +21,14 @@ __all__ = [
     "Latents",
     "ModelConfig",
     "Parts",
+    "Pretrained",
     "SeqCvae",
     "UpDown",
     "build_model",
     "kl",
+    "load_pretrained",
     "preset",
+    "push_pretrained",
     "read_config",
+    "save_pretrained",
 ]

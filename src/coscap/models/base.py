@@ -1,12 +1,15 @@
 """What the three models share: regions, words, decoder, output layer, the loss and the `Step` protocol."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 from torch import Tensor, nn
 
 from coscap.data.batch import Batch, RegionBatch
+from coscap.errors import UserError
 from coscap.models.config import ModelConfig
 from coscap.models.decoder import Decoder
 from coscap.models.groups import Groups
@@ -17,7 +20,12 @@ from coscap.models.packing import Packing
 from coscap.models.parts import Parts
 from coscap.models.regions import Memory, RegionEncoder
 from coscap.models.state import Chain, DecodeState, Shared
-from coscap.text.vocabulary import SLOT, SLOTS, START, UNK
+from coscap.text.objects import ObjectClasses
+from coscap.text.vocabulary import SLOT, SLOTS, START, UNK, Vocabulary
+from coscap.vision.regions import Recipe
+
+if TYPE_CHECKING:
+    from coscap.models.build import Model
 
 CONTEXT_NOISE, OBJECT_NOISE, DROPOUT_NOISE = 1, 2, 3  # streams of a row's noise
 
@@ -234,6 +242,45 @@ class CaptionModel(nn.Module):
         after = DecodeState(state.shared, state.groups, decoder, context, objects, state.step + 1, history)
         short = state.shared.regions - attention.shape[1]
         return logs, after, nn.functional.pad(attention, (0, short))
+
+    # Files
+
+    def save_pretrained(
+        self,
+        folder: str | Path,
+        *,
+        vocabulary: Vocabulary,
+        recipe: Recipe | None = None,
+        classes: ObjectClasses | None = None,
+        notes: Mapping[str, Any] | None = None,
+        dtype: Literal["float32", "float16"] = "float32",
+    ) -> None:
+        """Write weights, configuration and vocabulary as a folder; float16 halves it on disk."""
+        from coscap.models.pretrained import save_pretrained
+
+        model = cast("Model", self)
+        save_pretrained(
+            model, folder, vocabulary=vocabulary, recipe=recipe, classes=classes, notes=notes, dtype=dtype
+        )
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str | Path, *, vocabulary: Vocabulary | None = None, recipe: Recipe | None = None
+    ) -> Self:
+        """The model of a folder or of a hub's name, in evaluation mode and float32. What is given of
+        vocabulary and recipe must be what it was trained with."""
+        from coscap.models.pretrained import load_pretrained
+
+        loaded = load_pretrained(name)
+        if vocabulary is not None:
+            loaded.check_vocabulary(vocabulary)
+        if recipe is not None:
+            loaded.check_recipe(recipe)
+        if not isinstance(loaded.model, cls):
+            raise UserError(
+                f"{name} holds a {loaded.model.config.kind}, not a {cls.__name__}; load it as that."
+            )
+        return loaded.model
 
 
 def _words(count: int, width: int) -> nn.Embedding:
