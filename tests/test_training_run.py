@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 
 from coscap.cli.main import app
 from coscap.errors import UserError
+from coscap.models import load_pretrained
 from coscap.training.config import TrainConfig, read_config
 from coscap.training.run import train_run
-from training_world import lines, make_world
+from training_world import lines, make_neighbours, make_world
 
 HERE = Path(__file__).parent
 ONE_THREAD = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -54,6 +55,9 @@ def test_learns_and_leaves_a_folder_that_says_everything(world: Path, tmp_path: 
         last["reconstruction"] + last["kl_context"] + last["kl_object"], rel=1e-4
     )
     assert last["cider_draw"] <= last["cider_oracle"]
+    best = load_pretrained(run / "best")
+    assert best.notes["validation"]["loss"] == min(line["loss"] for line in lines(run, "validation"))
+    assert best.recipe is not None and best.recipe.name == "test/1"
 
 
 @pytest.mark.parametrize("kind", ["seq_cvae", "updown"])
@@ -89,8 +93,10 @@ def test_goes_on_to_the_same_bits_after_any_death(world: Path, tmp_path: Path) -
 
 
 def test_two_processes_are_one(world: Path, tmp_path: Path) -> None:
-    """The same joint batches, noise included, under torchrun and gloo."""
+    """The same joint batches under torchrun and gloo: noise, pseudo captions, and pieces included."""
+    contexts = make_neighbours(world.parent)
     changes = ["steps=6", "log_steps=3", "optimiser.name=sgd", "optimiser.rate=0.05", "accumulate=2"]
+    changes += [f"pseudo.contexts={contexts}", "pseudo.from_epoch=0.5", "kl_object.schedule=constant"]
     train_run(config(world, *changes), tmp_path / "one", device="cpu")
     command = [
         sys.executable,
@@ -109,9 +115,11 @@ def test_two_processes_are_one(world: Path, tmp_path: Path) -> None:
     one, two = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("one", "two"))
     for name, value in one.items():
         torch.testing.assert_close(two[name], value, rtol=1e-4, atol=1e-6)
-    for key in ("loss", "reconstruction", "kl_object", "gradient_norm"):
-        expected = [line[key] for line in lines(tmp_path / "one", "train")]
-        assert [line[key] for line in lines(tmp_path / "two", "train")] == pytest.approx(expected, rel=1e-3)
+    for key in ("loss", "reconstruction", "kl_object", "pseudo_reconstruction", "gradient_norm"):
+        expected = [line.get(key, 0.0) for line in lines(tmp_path / "one", "train")]
+        assert [line.get(key, 0.0) for line in lines(tmp_path / "two", "train")] == pytest.approx(
+            expected, rel=1e-3
+        )
 
 
 def test_refusals_are_sentences(world: Path, tmp_path: Path) -> None:

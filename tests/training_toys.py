@@ -123,6 +123,6 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def export_words(model: nn.Module, folder: Path) -> None:
+def export_words(model: nn.Module, folder: Path, notes: dict[str, Any]) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "words.txt").write_text(str(float(model.words.weight.detach().sum())))  # type: ignore[union-attr]

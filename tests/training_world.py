@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import yaml
 
+from coscap.contexts.folder import FORMAT, Neighbours, save_neighbours
+from coscap.data import open_prepared
 from coscap.data.prepare import Options, prepare
 from coscap.data.records import Picture, Source, Troubles
 from coscap.data.splits import Choice
@@ -68,6 +70,21 @@ def make_world(folder: Path, pictures: int = 36, seed: int = 0) -> Path:
     }
     (folder / "run.yaml").write_text(yaml.safe_dump(content))
     return folder / "run.yaml"
+
+
+def make_neighbours(folder: Path) -> Path:
+    """Two captions of other pictures for each training picture but the first, as `coscap contexts` writes."""
+    prepared = open_prepared(folder / "data")
+    images = prepared.images("train")[1:]
+    captions = [
+        [int(c) for c in prepared.captions_in("train") if prepared.image_of(int(c)) != i][:2] for i in images
+    ]
+    out = folder / "contexts"
+    out.mkdir()
+    manifest = {"format": FORMAT, "data": prepared.digest}
+    scores = np.ones((len(images), 2), np.float32)
+    save_neighbours(out, Neighbours(manifest, images, np.array(captions, np.int32), scores))
+    return out
 
 
 def lines(run: Path, kind: str) -> list[dict[str, Any]]:

@@ -87,6 +87,8 @@ class Pseudo(Section):
 class Validation(Section):
     every_epochs: PositiveFloat = 1.0
     """How often to validate, in epochs; a fraction is allowed. The last step is always validated."""
+    every_steps: PositiveInt | None = None
+    """How often in steps, instead of every_epochs."""
     captions: int = Field(default=2000, ge=0)
     """Validation captions on which the loss parts are measured; 0 for none."""
     pictures: int = Field(default=300, ge=0)

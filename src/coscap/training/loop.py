@@ -31,7 +31,7 @@ from coscap.training.optimiser import (
     set_rate,
 )
 from coscap.training.pieces import caption_keys, seed_all, split
-from coscap.training.schedules import rate_factor
+from coscap.training.schedules import kl_weight, rate_factor
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 LOWER_IS_BETTER = frozenset({"loss", "reconstruction"})
@@ -48,7 +48,7 @@ class Batches(Protocol):
 
 
 Validate = Callable[[nn.Module, Wish], dict[str, float] | None]
-Export = Callable[[nn.Module, Path], None]
+Export = Callable[[nn.Module, Path, dict[str, Any]], None]  # the last are notes to be kept with the model
 
 
 @dataclass
@@ -214,12 +214,11 @@ class Trainer:
         means, self.means = self.means, Means()
         sums = self.ranks.total_tensors(means.sums | {"captions": torch.tensor(means.captions)})
         captions = float(sums.pop("captions"))
-        weights = weights_at(self.config, self._epoch())
         extra = {
             "gradient_norm": float(torch.stack(means.norms).mean()),
             "rate": self._rate(steps),
-            "kl_context_weight": weights["kl_context"],
-            "kl_object_weight": weights["kl_object"],
+            "kl_context_weight": kl_weight(self.config.kl_context, self._epoch()),
+            "kl_object_weight": kl_weight(self.config.kl_object, self._epoch()),
             "captions_per_second": captions / (time.monotonic() - means.began),
         }
         return figures(sums, captions) | extra
@@ -230,7 +229,7 @@ class Trainer:
         step, validation = self.progress.step, self.config.validation
         if validation is None or self.validate is None or self.progress.validated == step:
             return False
-        every = max(1, round(validation.every_epochs * self.epoch_steps))
+        every = validation.every_steps or max(1, round(validation.every_epochs * self.epoch_steps))
         return step > 0 and (step % every == 0 or step >= steps)
 
     def _run_validation(self, log: Log) -> bool:
@@ -253,7 +252,7 @@ class Trainer:
         if self.progress.best is None or value > self.progress.best:
             self.progress.best, self.progress.best_step, self.progress.stale = value, self.progress.step, 0
             if self.export is not None:
-                self.export(self.model, self.run / "best")
+                self.export(self.model, self.run / "best", self._notes() | {"validation": found})
         else:
             self.progress.stale += 1
 
@@ -269,7 +268,10 @@ class Trainer:
     def _export(self, folder: Path) -> None:
         if self.export is not None and self.ranks.first:
             with self._averaged():
-                self.export(self.model, folder)
+                self.export(self.model, folder, self._notes())
+
+    def _notes(self) -> dict[str, Any]:
+        return {"step": self.progress.step, "epoch": self._epoch(), "seed": self.config.seed}
 
     def _averaged(self) -> Any:
         return nullcontext() if self.average is None else _Exchanged(self.average, self.model)

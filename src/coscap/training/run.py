@@ -13,28 +13,26 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from coscap import __version__
 from coscap.data import Prepared, open_prepared
 from coscap.data.loader import Loader
 from coscap.errors import UserError
-from coscap.files import read_json, whole_folder, write_json
+from coscap.files import read_json, write_json
 from coscap.models import CaptionModel, ModelConfig, build_model, preset
 from coscap.training.checkpoint import checkpoints, sweep
 from coscap.training.config import TrainConfig, differences, read_config, write_config
 from coscap.training.distributed import Ranks, join
 from coscap.training.interrupt import Wish, stop_wish
 from coscap.training.log import Log, cut_log
-from coscap.training.loop import Outcome, Trainer
+from coscap.training.loop import Export, Outcome, Trainer
 from coscap.training.objective import Term
 from coscap.training.pieces import seed_all
 from coscap.training.validate import build_validator
@@ -184,18 +182,18 @@ def _length(config: TrainConfig, out: Path, trainer: Trainer) -> int:
     return int(read_json(path)["steps"])
 
 
-def _exporter(prepared: Prepared, store: Store) -> Callable[[nn.Module, Path], None]:
+def _exporter(prepared: Prepared, store: Store) -> Export:
     """How a model is written so that `from_pretrained` loads it."""
 
-    def export(model: nn.Module, folder: Path) -> None:
+    def export(model: nn.Module, folder: Path, notes: dict[str, Any]) -> None:
         assert isinstance(model, CaptionModel)
-        with whole_folder(folder) as partial:
-            save_file(
-                {name: value.clone() for name, value in model.state_dict().items()},
-                partial / "model.safetensors",
-            )
-            write_json(partial / "config.json", model.config.model_dump(mode="json"), indent=1)
-            prepared.vocabulary.save(partial / "vocabulary.json")
+        model.save_pretrained(
+            folder,
+            vocabulary=prepared.vocabulary,
+            recipe=store.recipe,
+            classes=prepared.classes,
+            notes=notes,
+        )
 
     return export
 
