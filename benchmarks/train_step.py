@@ -93,7 +93,7 @@ def main() -> int:
     config = preset("paper", vocabulary=VOCABULARY)
     torch.manual_seed(0)
     model = build_model(config)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.015, momentum=0.9, weight_decay=0.001)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.015, momentum=0.9, weight_decay=0.001, fused=True)
     batch = make_batch(config)
 
     def step() -> None:

@@ -178,7 +178,7 @@ def test_presets_build_and_learn(name):
         loss = model.loss(batch, keys=torch.arange(4) + 4 * step).objective()
         loss.backward()
         optimiser.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     assert losses[-1] < 0.7 * losses[0]
 
 

@@ -109,7 +109,7 @@ class _Loop(Function):
             seen = djoint[:, :features]
             if dseen is not None:
                 dseen[here] = seen
-            weights = torch.bmm(values[:n], seen[:, :, None])[:, :, 0]  # (n, R)
+            weights = torch.bmm(seen[:, None], values[:n].transpose(1, 2))[:, 0]  # (n, R)
             dscores[here] = aten._softmax_backward_data(weights, a[here], 1, a.dtype)
             u = torch.addcmul(one, met[here], met[here], value=-1, out=bend[:n])  # 1 - tanh^2
             u *= dscores[here, :, None]

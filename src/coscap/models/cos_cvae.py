@@ -36,27 +36,32 @@ class CosCvae(SequentialModel):
         self.object_head = ObjectHead(config) if config.object_head != "none" else None
 
     def _infer(self, teacher: Teacher, objects: str) -> Inferred:
-        z_m, q_m = self._infer_context(teacher, teacher.context)
-        words = self.known_words(teacher.previous)  # (N, D)
+        named = self._named(teacher)
+        read, words, listed = self._embed(teacher.context, teacher.previous, named)
+        z_m, q_m = self._infer_context(teacher, read)
         p_m = self._expect_context(teacher, words, z_m)
         if objects == "prior":
             z_o = self._draw_objects(teacher, words, z_m)
             return Inferred(context=z_m, objects=z_o, kl_context=kl(q_m, p_m))
-        z_o, q_o = self._infer_objects(teacher, z_m)
+        z_o, q_o = self._infer_objects(teacher, named, listed, z_m)
         p_o = self._expect_objects(teacher, words, z_m, z_o)
         extra = None if self.object_head is None else self.object_head(z_o, teacher)
         return Inferred(
             context=z_m, objects=z_o, kl_context=kl(q_m, p_m), kl_object=kl(q_o, p_o), extra=extra
         )
 
-    def _infer_objects(self, teacher: Teacher, context: Tensor) -> tuple[Tensor, Gaussian]:
-        """q(z^o_t | z^o_{<t}, z^m_{<=t}, x^o, I)"""
-        objects = teacher.batch.objects  # (B, K)
-        if self.config.object_words:
-            objects = objects[:, : self.config.object_words]
+    def _named(self, teacher: Teacher) -> Tensor:
+        """x^o, (B, K)"""
+        most = self.config.object_words
+        return teacher.batch.objects[:, :most] if most else teacher.batch.objects
+
+    def _infer_objects(
+        self, teacher: Teacher, named: Tensor, listed: Tensor, context: Tensor
+    ) -> tuple[Tensor, Gaussian]:
+        """q(z^o_t | z^o_{<t}, z^m_{<=t}, x^o, I). named: (B, K), listed: (B, K, D) embedded"""
         return self.object_posterior.infer(
-            self.known_words(objects),
-            (objects != PAD).sum(1),
+            listed,
+            (named != PAD).sum(1),
             teacher.memory.mean,
             teacher.batch,
             context,
@@ -96,8 +101,10 @@ class CosCvae(SequentialModel):
         self, batch: Batch, *, generator: torch.Generator | None = None, keys: Tensor | None = None
     ) -> Latents:
         teacher = self._teacher(batch, generator, keys)
-        z_m, q_m = self._infer_context(teacher, teacher.context)
-        z_o, q_o = self._infer_objects(teacher, z_m)
+        named = self._named(teacher)
+        read, listed = self._embed(teacher.context, named)
+        z_m, q_m = self._infer_context(teacher, read)
+        z_o, q_o = self._infer_objects(teacher, named, listed, z_m)
         unpack = teacher.packing.unpack
         return Latents(
             lengths=batch.lengths,

@@ -15,15 +15,16 @@ class SeqCvae(SequentialModel):
     """q(z_t | z_{<t}, x, I), p(z_t | z_{<t}, x_{<t}, I), p(x_t | x_{<t}, z_{<=t}, I)   (eq. 1, 2)"""
 
     def _infer(self, teacher: Teacher, objects: str) -> Inferred:
-        z, q = self._infer_context(teacher, teacher.targets)
-        p = self._expect_context(teacher, self.known_words(teacher.previous), z)
+        read, before = self._embed(teacher.targets, teacher.previous)
+        z, q = self._infer_context(teacher, read)
+        p = self._expect_context(teacher, before, z)
         return Inferred(context=z, kl_context=kl(q, p))
 
     def encode(
         self, batch: Batch, *, generator: torch.Generator | None = None, keys: Tensor | None = None
     ) -> Latents:
         teacher = self._teacher(batch, generator, keys)
-        z, q = self._infer_context(teacher, teacher.targets)
+        z, q = self._infer_context(teacher, self.known_words(teacher.targets))
         return Latents(
             lengths=batch.lengths, context=teacher.packing.unpack(z), context_posterior=padded(q, teacher)
         )

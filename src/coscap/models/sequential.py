@@ -33,12 +33,16 @@ class SequentialModel(CaptionModel):
         assert self.words is not None
         return self.words
 
+    def _embed(self, *ids: Tensor) -> tuple[Tensor, ...]:
+        """Several looks into the word embedding as one, so that its gradient is written once."""
+        joint = self.known_words(torch.cat([part.flatten() for part in ids]))
+        parts = joint.split([part.numel() for part in ids])
+        return tuple(part.view(*each.shape, -1) for part, each in zip(parts, ids, strict=True))
+
     def _infer_context(self, teacher: Teacher, read: Tensor) -> tuple[Tensor, Gaussian]:
-        """read: (N,) the words that the posterior may see."""
+        """read: (N, D) the embedded words that the posterior may see."""
         noise = teacher.noise.normals(CONTEXT_NOISE, self.config.context_latent)
-        return self.context_posterior.infer(
-            self.known_words(read), teacher.memory.mean, teacher.owners, noise, teacher.packing
-        )
+        return self.context_posterior.infer(read, teacher.memory.mean, teacher.owners, noise, teacher.packing)
 
     def _expect_context(self, teacher: Teacher, words: Tensor, context: Tensor) -> Gaussian:
         """p(z^m_t | z^m_{<t}, x_{<t}, I). words: (N, D) embedded x_{t-1}, context: (N, Zm)"""

@@ -38,6 +38,7 @@ class Step(Protocol[S]):
     def step(self, tokens: Tensor, state: S) -> tuple[Tensor, S, Tensor]:
         """tokens: (N,) the words chosen last, START at first.
 
-        Gives log-probabilities (N, V), the next state, and attention over regions (N, R).
+        Gives log-probabilities (N, V), the next state, and attention over regions (N, R). The caller may
+        overwrite the log-probabilities: a search strikes out the words that it does not allow.
         """
         ...
