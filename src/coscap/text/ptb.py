@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Iterable
-from itertools import chain, pairwise
 
-from coscap.text.ptb_rules import NUMBERED_ABBREVIATIONS, SOFT_HYPHEN, rules
+from coscap.text.ptb_rules import NUMBERED_ABBREVIATIONS, SOFT_HYPHEN, TWO_WORDS, rules
 
 # The official list. It is compared with lower-cased tokens, so "-lrb-" and its kin are not in it and survive.
 PUNCTUATION = frozenset(["''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-", ".", "?", "!", ","])
@@ -23,8 +22,9 @@ _ROUND = {"(": "-lrb-", ")": "-rrb-"}
 # Rules that look past a space begin with a digit, a bracket, a dot behind one letter, or "no." and its like.
 _ALONE = re.compile(r"[^\d<(.&]*|[^\d<(.&]*[A-Za-z]{2}\.[,;]?")
 _BEFORE_NUMBER = re.compile(rf"(?:.*[^A-Za-z])?(?i:{NUMBERED_ABBREVIATIONS})\.")
-_INITIAL_LAST = re.compile(r".*(?<![A-Za-z])[A-Za-z]\.\s*", re.DOTALL)
-_SPACE = re.compile(r"\s+")
+# Space, or a word that only the rule for words can match: not one of those that become two, and with nothing
+# behind it but space or a comma.
+_SIMPLE = re.compile(rf"\s+|(?!(?i:{TWO_WORDS})(?![A-Za-z]))(?P<word>[A-Za-z]{{2,}})(?=,?(?!\S))")
 
 
 def tokenise(caption: str) -> list[str]:
@@ -36,7 +36,7 @@ def tokenise(caption: str) -> list[str]:
     ['a', 'man', "'s", 'dog', 'ca', "n't", 'sit', 'etc.']
     """
     try:
-        return "".join(map(_chunks.__getitem__, caption.split())).split()
+        return [token for chunk in caption.split() for token in _chunks[chunk]]
     except KeyError:
         return [token for token in lex(caption) if token not in PUNCTUATION]
 
@@ -48,30 +48,30 @@ def tokenise_all(captions: Iterable[str]) -> list[list[str]]:
     dot when the next one begins a sentence ("A train ..."): 17 of COCO's 616,767 do. Elsewhere this is the
     same as `tokenise` of each.
     """
-    tokens: list[list[str]] = []
-    for caption, following in pairwise(chain(captions, [""])):
-        if following and caption[-3:].rstrip().endswith(".") and _INITIAL_LAST.fullmatch(caption):
-            found = lex(f"{caption}\n{following}", len(caption))
-            tokens.append([token for token in found if token not in PUNCTUATION])
-        else:
-            tokens.append(tokenise(caption))
+    texts = list(captions)
+    tokens = [tokenise(text) for text in texts]
+    for number, found in enumerate(tokens[:-1]):
+        if found and len(found[-1]) == 2 and found[-1][1] == ".":
+            text = texts[number]
+            again = lex(f"{text}\n{texts[number + 1]}", len(text))
+            tokens[number] = [token for token in again if token not in PUNCTUATION]
     return tokens
 
 
-class _Chunks(dict[str, str]):
-    """What lies between two spaces -> its tokens, each with a space behind it; made once a word.
+class _Chunks(dict[str, tuple[str, ...]]):
+    """What lies between two spaces -> its tokens without punctuation; found once for each chunk.
 
     Only chunks whose tokens do not depend on their neighbours are here, others are a KeyError.
     """
 
     LIMIT = 1_000_000
 
-    def __missing__(self, chunk: str) -> str:
+    def __missing__(self, chunk: str) -> tuple[str, ...]:
         if not _ALONE.fullmatch(chunk) or _BEFORE_NUMBER.fullmatch(chunk):
             raise KeyError(chunk)
         if len(self) >= self.LIMIT:
             self.clear()
-        tokens = "".join(f"{token} " for token in lex(chunk) if token not in PUNCTUATION)
+        tokens = tuple(token for token in lex(chunk) if token not in PUNCTUATION)
         self[chunk] = tokens
         return tokens
 
@@ -84,9 +84,11 @@ def lex(text: str, end: int | None = None) -> list[str]:
     tokens: list[str] = []
     at, end = 0, len(text) if end is None else end
     while at < end:
-        space = _SPACE.match(text, at)
-        if space:
-            at = space.end()
+        simple = _SIMPLE.match(text, at)
+        if simple:
+            at = simple.end()
+            if simple["word"]:
+                tokens.append(simple["word"].lower())
             continue
         kind, token = _longest(text, at)
         at += len(token) or 1  # a character that the tokeniser does not know vanishes

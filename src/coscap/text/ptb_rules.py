@@ -56,6 +56,7 @@ AUXILIARY = r"(?i:s|m|d|re|ve|ll)"
 _NOT_BEHIND = r"(?:[^A-Za-z]|$)"
 NUMBER = rf"[-+]?(?:\d+(?:[.:,{SOFT_HYPHEN}\u066b\u066c]\d+)*|(?:[.:,{SOFT_HYPHEN}]\d+)+)"
 
+TWO_WORDS = "(can)not|(gon|wan)na|(got)ta|(gim|lem)me"
 # Words that keep their dot. The first kind can end a sentence: it looks at the two characters behind it.
 ENDING_ABBREVIATIONS = (
     "al|ala|apr|ariz|assn|aug|bhd|bldg|blvd|bros|calif|co|colo|conn|corp|cos|ct|dak|dec|ed\\.d|esq|est|etc|ext|feb|"
@@ -99,7 +100,7 @@ _SEPARATOR = r"[- \u00a0]"
 
 # A rule is its name and its pattern; the order decides between matches of the same length.
 _LETTER_RULES = {
-    "two words": r"(?i:(can)not|(gon|wan)na|(got)ta|(gim|lem)me)",
+    "two words": rf"(?i:{TWO_WORDS})",
     "before n't": rf"([A-Za-z]*[A-MO-Za-mo-z])[nN](?:{APOS}|[`‘])[tT]",
     "n't": rf"([nN](?:{APOS}|[`‘])[tT])(?:(?!{LETTER}).|$)",
     "before auxiliary": rf"({WORD}){APOS}{AUXILIARY}",
