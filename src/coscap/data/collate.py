@@ -31,8 +31,9 @@ def region_batch(
 ) -> RegionBatch:
     """P pictures, padded to the largest set of regions among them.
 
-    A picture's key is a checksum of its features at half precision, as stores keep them: the noise of its
-    draws is the same in any batch, in any order, from a store or fresh from the detector.
+    A picture's key is a checksum of all its features at half precision, as stores keep them: the noise of its
+    draws is the same in any batch, in any order, from a store or fresh from the detector, and whichever of
+    its regions are chosen.
     """
     chosen = [choose(regions, detections, grid) for regions in pictures]
     if not chosen:
@@ -48,14 +49,14 @@ def region_batch(
     scores = np.zeros((count, most), dtype=np.float32)
     mask = np.zeros((count, most), dtype=np.bool_)
     keys = np.zeros(count, dtype=np.int64)
-    for row, regions in enumerate(chosen):
+    for row, (regions, whole) in enumerate(zip(chosen, pictures, strict=True)):
         size = len(regions)
         features[row, :size] = regions.features
         boxes[row, :size] = regions.boxes
         labels[row, :size] = regions.labels
         scores[row, :size] = regions.scores
         mask[row, :size] = True
-        keys[row] = zlib.crc32(np.ascontiguousarray(regions.features, dtype=np.float16).data)
+        keys[row] = zlib.crc32(np.ascontiguousarray(whole.features, dtype=np.float16).data)
     return RegionBatch(
         torch.from_numpy(features).float(),
         torch.from_numpy(boxes),
