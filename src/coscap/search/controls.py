@@ -22,7 +22,7 @@ class Controls:
     beginning: tuple[int, ...] = ()
 
     def allow(self, log_probabilities: Tensor, words: Tensor) -> Tensor:
-        """The log-probabilities (N, V) as a new tensor with -inf where a word is not allowed.
+        """Overwrite the log-probabilities (N, V) with -inf where a word is not allowed.
 
         words: (N, t), what each row has written so far. What is left is not scaled up: a caption's
         log-probability stays the model's own. The beginning stands above the other rules; after
@@ -33,23 +33,23 @@ class Controls:
             return _only(log_probabilities, self.beginning[t])
         if t >= self.max_length:
             return _only(log_probabilities, END)
+        end = log_probabilities[:, END].clone()  # (N,)
         never = (*self.never, END) if t < self.min_length else self.never
-        columns = torch.tensor(never, dtype=torch.int64, device=words.device)
-        allowed = log_probabilities.index_fill(1, columns, -torch.inf)
+        log_probabilities[:, list(never)] = -torch.inf
         for phrase in self.phrases:
-            _forbid_phrase(allowed, words, phrase)
+            _forbid_phrase(log_probabilities, words, phrase)
         if self.no_repeat:
-            _forbid_repeats(allowed, words, self.no_repeat)
+            _forbid_repeats(log_probabilities, words, self.no_repeat)
         if self.phrases or self.no_repeat:
-            stuck = allowed.amax(1) == -torch.inf  # (N,)
-            allowed[stuck, END] = log_probabilities[stuck, END]
-        return allowed
+            stuck = log_probabilities.amax(1) == -torch.inf  # (N,)
+            log_probabilities[stuck, END] = end[stuck]
+        return log_probabilities
 
 
 def _only(log_probabilities: Tensor, word: int) -> Tensor:
-    allowed = torch.full_like(log_probabilities, -torch.inf)
-    allowed[:, word] = log_probabilities[:, word]
-    return allowed
+    kept = log_probabilities[:, word].clone()
+    log_probabilities.fill_(-torch.inf)[:, word] = kept
+    return log_probabilities
 
 
 def _forbid_phrase(allowed: Tensor, words: Tensor, phrase: tuple[int, ...]) -> None:
