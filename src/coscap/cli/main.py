@@ -5,7 +5,7 @@ import sys
 import typer
 
 from coscap import __version__
-from coscap.cli import contexts, data, evaluate, features, rerank, train
+from coscap.cli import contexts, data, evaluate, features, rerank, sample, train
 from coscap.errors import UserError
 
 app = typer.Typer(
@@ -35,6 +35,7 @@ app.add_typer(features.app, name="features")
 app.add_typer(data.app, name="data")
 app.command("contexts")(contexts.contexts)
 app.command("train")(train.train)
+app.command("sample")(sample.sample)
 app.command("rerank")(rerank.rerank)
 app.command("evaluate")(evaluate.evaluate)
 

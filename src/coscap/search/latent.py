@@ -26,11 +26,16 @@ def start(model: Step[S], regions: RegionBatch, draws: range, settings: SearchSe
 
 
 def write(
-    model: Step[S], regions: RegionBatch, draws: range, settings: SearchSettings, controls: Controls
+    model: Step[S],
+    regions: RegionBatch,
+    draws: range,
+    settings: SearchSettings,
+    controls: Controls,
+    state: S | None = None,
 ) -> tuple[Trace, Ended]:
-    """Write one caption for each draw; a row that has ended leaves the batch."""
+    """Write one caption for each draw, from `state` if it is given; a row that has ended leaves the batch."""
     device = regions.keys.device
-    state = start(model, regions, draws, settings)
+    state = start(model, regions, draws, settings) if state is None else state
     rows = len(regions.keys) * len(draws)
     trace = Trace()
     number = torch.arange(rows, device=device)  # (N,) which caption each row writes

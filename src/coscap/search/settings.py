@@ -33,7 +33,7 @@ class SearchSettings(BaseModel):
     log-probability alone, which favours short captions."""
     exhaustive: bool = False
     """Beams go on until no longer caption could rank better. Unset, they stop when none does at its
-    present length: faster, and seldom different."""
+    present length, which is faster."""
 
     choose: Literal["greedy", "sample"] = "greedy"
     """How a latent search takes each word: the likeliest, or one drawn from the model's distribution."""
