@@ -1,0 +1,77 @@
+"""How close drawing 100 captions of one picture with the `paper` configuration is to the machine's limit.
+
+The limit is the time that its own multiplications would take at the rate of one large matrix
+multiplication, measured in the same run. The same captions are also drawn one at a time. Every caption is
+20 words long. Prints `ratio`, exits 1 above the bar or below 25 times the speed of single draws.
+"""
+
+import sys
+import time
+
+import torch
+from train_step import REGIONS, VOCABULARY, WORDS, clock, make_batch, rate
+
+from coscap.data.batch import RegionBatch
+from coscap.models import CaptionModel, ModelConfig, build_model, preset
+from coscap.text.vocabulary import START
+
+BAR, FASTER = 1.8, 25
+DRAWS = 100
+SECONDS = 35
+
+
+def multiplications(c: ModelConfig) -> float:
+    """Multiply-adds of drawing all captions."""
+    f, z_m, z_o, e = c.value_width, c.context_latent, c.object_latent, c.word_width
+    att, lang, p_m, p_o = c.attention_lstm, c.language_lstm, c.context_prior, c.object_prior
+    picture = REGIONS * f * c.attention_width + f * 4 * (att + p_m + p_o)
+    word = [
+        (e + z_m + p_m) * 4 * p_m + p_m * 2 * z_m,  # p(z^m)
+        (e + z_m + z_o + p_o) * 4 * p_o + p_o * 2 * z_o,  # p(z^o)
+        (c.decoder_words + z_m + z_o + lang + att) * 4 * att,  # attention LSTM
+        att * c.attention_width + REGIONS * c.attention_width + REGIONS * f,  # attention
+        (f + att + lang) * 4 * lang,  # language LSTM
+        lang * c.vocabulary,
+    ]
+    return float(picture + DRAWS * WORDS * sum(word))
+
+
+def draw(model: CaptionModel, regions: RegionBatch, draws: int, words: int = WORDS) -> None:
+    state = model.start(regions, draws)
+    tokens = torch.full((draws,), START)
+    for _ in range(words):
+        logs, state, _ = model.step(tokens, state)
+        tokens = logs.argmax(1)
+
+
+def main() -> int:
+    config = preset("paper", vocabulary=VOCABULARY)
+    torch.manual_seed(0)
+    model = build_model(config).eval()
+    regions = make_batch(config, 1).pictures
+    now = clock()
+    gemm = together = alone = float("inf")
+    begin = time.perf_counter()
+    rounds = 0
+    draw(model, regions, DRAWS, 2)
+    draw(model, regions, 1, 2)
+    while rounds < 3 or time.perf_counter() - begin < SECONDS:
+        gemm = min(gemm, rate(now))
+        start = now()
+        draw(model, regions, DRAWS)
+        middle = now()
+        draw(model, regions, 1)
+        together, alone = min(together, middle - start), min(alone, now() - middle)
+        rounds += 1
+    limit = multiplications(config) * gemm
+    faster = DRAWS * alone / together
+    print(f"threads {torch.get_num_threads()}, multiplication {2 / gemm / 1e9:.1f} GFLOP/s, {rounds} rounds")
+    print(f"{DRAWS} captions: limit {limit:.3f} s, measured {together:.3f} s; one alone {alone:.3f} s")
+    print(f"{faster:.1f} times as fast as one draw at a time (bar {FASTER})")
+    ratio = together / limit
+    print(f"sampling: ratio {ratio:.2f}, bar {BAR}")
+    return 0 if ratio <= BAR and faster >= FASTER else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
