@@ -103,12 +103,7 @@ def extract(
         _refuse_other(out, entries, recipe)
         shutil.rmtree(_parts_folder(out), ignore_errors=True)
         return Outcome(len(entries), _listed_bad(out))
-    parts = _open_parts(out, entries, recipe)
-    slices = [entries[start : start + PART] for start in range(0, len(entries), PART)]
-    missing = [index for index in range(len(slices)) if not _part(parts, index).exists()]
-    with bar("regions", len(entries), "pictures") as advance:
-        advance(sum(len(chunk) for chunk in slices) - sum(len(slices[index]) for index in missing))
-        _compute(parts, slices, missing, job, processes, advance)
+    parts = _make_parts(entries, out, job, recipe, processes)
     outcome = assemble(parts, out)
     shutil.rmtree(parts)
     return outcome
@@ -131,6 +126,17 @@ def assemble(parts: str | Path, out: str | Path) -> Outcome:
     else:
         listed.unlink(missing_ok=True)
     return Outcome(pictures, tuple(bad))
+
+
+def _make_parts(entries: Sequence[Entry], out: Path, job: Job, recipe: Recipe, processes: int) -> Path:
+    """Compute the parts that are missing; gives the folder that holds all of them."""
+    parts = _open_parts(out, entries, recipe)
+    slices = [entries[start : start + PART] for start in range(0, len(entries), PART)]
+    missing = [index for index in range(len(slices)) if not _part(parts, index).exists()]
+    with bar("regions", len(entries), "pictures") as advance:
+        advance(len(entries) - sum(len(slices[index]) for index in missing))
+        _compute(parts, slices, missing, job, processes, advance)
+    return parts
 
 
 def _compute(

@@ -7,6 +7,7 @@ look for the classes that the user names, so they can find objects that no train
 
 import hashlib
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ class TransformersDetector:
         config = _load(transformers.AutoConfig, name)
         self._open = config.model_type in OPEN_VOCABULARY
         self._padded = config.model_type in PADDED_TO_SQUARE
+        if self._padded and find_spec("scipy") is None:
+            raise UserError(f"{name} needs scipy for its pictures; run: pip install scipy.")
         if self._open and not classes:
             raise UserError(
                 f"{name} looks for classes of your choice; name them, e.g. --classes 'zebra,kite'."
@@ -128,12 +131,8 @@ def _corners(boxes: NDArray[np.float32]) -> NDArray[np.float32]:
 def _features(output: Any, boxes: NDArray[np.float32], queries: int) -> NDArray[np.float32]:
     """(Q, F): the queries' own states, or else the encoder's map pooled over their boxes."""
     patches = getattr(output, "image_embeds", None)  # OWL: (1, h, w, F), a query for each patch
-    if patches is not None:
-        states = patches.flatten(1, 2)
-    else:
-        states = getattr(
-            output, "last_hidden_state", None
-        )  # (1, Q, F); YOLOS puts patches before its queries
+    # (1, Q, F); YOLOS puts its patches before its queries
+    states = getattr(output, "last_hidden_state", None) if patches is None else patches.flatten(1, 2)
     if states is not None and states.ndim == 3 and states.shape[1] >= queries:
         return states[0, -queries:].float().cpu().numpy()  # type: ignore[no-any-return]
     encoded = getattr(output, "encoder_last_hidden_state", None)

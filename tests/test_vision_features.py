@@ -1,0 +1,168 @@
+"""`coscap features`: many pictures to one store, in any number of processes, through kills and bad files."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from coscap.cli.features import app
+from coscap.errors import UserError
+from coscap.vision import extract as extraction
+from coscap.vision.extract import Entry, Job, assemble, extract, list_pictures
+from coscap.vision.ids import image_id_of
+from coscap.vision.store import RegionStore
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+# Parts of two pictures, so that a handful of pictures has several.
+SCRIPT = """
+import sys
+from coscap.vision import extract as extraction
+if __name__ == "__main__":
+    extraction.PART = 2
+    source, out, processes = sys.argv[1:]
+    extraction.extract(extraction.list_pictures(source), out, extraction.Job(), processes=int(processes))
+"""
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    """Seven good pictures, one of them in a folder below, and three files that are none."""
+    folder = tmp_path_factory.mktemp("photos")
+    (folder / "more").mkdir()
+    for index, path in enumerate(sorted(EXAMPLES.glob("*.jpg"))):
+        small = Image.open(path).resize((120, 90))
+        small.save(folder / f"{index:012d}.png" if index else folder / "more" / "first one.webp")
+    (folder / "900.jpg").write_bytes((EXAMPLES / "cat.jpg").read_bytes()[:3000])
+    (folder / "901.jpg").write_bytes(b"")
+    (folder / "notes.txt").write_text("not a picture, and not taken for one")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(photos, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("stores") / "regions.h5"
+    script = out.with_name("script.py")
+    script.write_text(SCRIPT)
+    subprocess.run([sys.executable, script, photos, out, "1"], check=True)
+    return out
+
+
+def test_store_and_list_of_bad_pictures(photos, undisturbed) -> None:
+    store = RegionStore.open(undisturbed)
+    assert sorted(store.names) == [f"{index:012d}.png" for index in range(1, 7)] + ["more/first one.webp"]
+    assert 3 in store and "more/first one.webp" in store and image_id_of("more/first one.webp") in store
+    bad = undisturbed.with_name("regions.h5.bad.txt").read_text().splitlines()
+    assert [Path(line.split(" is ")[0]).name for line in bad] == ["900.jpg", "901.jpg"]
+    assert not undisturbed.with_name("regions.h5.parts").exists()
+
+
+def test_same_bytes_after_kills_in_two_processes(photos, undisturbed, tmp_path) -> None:
+    """Killed twice with signal 9 in the middle, then finished with two processes."""
+    out, parts = tmp_path / "regions.h5", tmp_path / "regions.h5.parts"
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    for wanted in (1, 2):
+        run = subprocess.Popen([sys.executable, script, photos, out, "1"], start_new_session=True)
+        limit = time.monotonic() + 120
+        while len(list(parts.glob("*.npz"))) < wanted and run.poll() is None and time.monotonic() < limit:
+            time.sleep(0.002)
+        os.killpg(run.pid, signal.SIGKILL)
+        run.wait()
+    assert not out.exists() and len(list(parts.glob("*.npz"))) >= 2
+    (parts / ".00000003.npz.x.part").write_bytes(b"what a kill in the middle of writing leaves")
+    subprocess.run([sys.executable, script, photos, out, "2"], check=True)
+    assert out.read_bytes() == undisturbed.read_bytes()
+    assert not parts.exists()
+
+
+def test_what_is_finished_so_far_can_be_used(photos, undisturbed, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(extraction, "PART", 3)
+    entries, everything = list_pictures(photos), RegionStore.open(undisturbed)
+    parts = extraction._make_parts(entries, tmp_path / "all.h5", Job(), everything.recipe, processes=1)
+    sorted(parts.glob("*.npz"))[-1].unlink()
+    outcome = assemble(parts, tmp_path / "some.h5")
+    some = RegionStore.open(tmp_path / "some.h5")
+    assert 0 < outcome.pictures == len(some) < len(everything)
+    assert np.array_equal(some.at(0).features, everything.at(0).features)
+
+
+def test_reuse_computes_nothing_twice(photos, undisturbed, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(
+        "coscap.vision.builtin.BuiltinDetector.regions", lambda *_: pytest.fail("computed again")
+    )
+    extract(list_pictures(photos), tmp_path / "again.h5", Job(reuse=undisturbed))
+    assert (tmp_path / "again.h5").read_bytes() == undisturbed.read_bytes()
+
+
+def test_a_finished_store_is_left_alone(photos, undisturbed, tmp_path) -> None:
+    out = tmp_path / "regions.h5"
+    for name in ("regions.h5", "regions.h5.bad.txt"):
+        shutil.copy(undisturbed.with_name(name), tmp_path / name)
+    before = out.stat().st_mtime_ns
+    outcome = extract(list_pictures(photos), out, Job())
+    assert len(outcome.bad) == 2 and out.stat().st_mtime_ns == before
+    with pytest.raises(UserError, match="there already"):
+        extract(list_pictures(photos)[:2], out, Job())
+
+
+def test_parts_of_another_run_are_not_mixed_in(photos, tmp_path) -> None:
+    entries = list_pictures(photos)
+    extraction._open_parts(tmp_path / "a.h5", entries, extraction._recipe_of(Job()))
+    with pytest.raises(UserError, match="beginning of another run"):
+        extract(entries[1:], tmp_path / "a.h5", Job())
+
+
+def test_lists(tmp_path) -> None:
+    (tmp_path / "list.txt").write_text("b/2.jpg\n\n  /data/1.jpg \n")
+    assert list_pictures(tmp_path / "list.txt") == [
+        Entry("b/2.jpg", str(tmp_path / "b/2.jpg")),
+        Entry("/data/1.jpg", "/data/1.jpg"),
+    ]
+    (tmp_path / "list.txt").write_text("a/1.jpg\nb/000001.png\n")
+    with pytest.raises(UserError, match=r"a/1\.jpg and b/000001\.png would have the same id 1"):
+        list_pictures(tmp_path / "list.txt")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="has no pictures"):
+        list_pictures(tmp_path / "empty")
+    with pytest.raises(UserError, match="does not exist"):
+        list_pictures(tmp_path / "none.txt")
+
+
+def test_command(tmp_path) -> None:
+    (tmp_path / "list.txt").write_text(
+        f"{EXAMPLES / 'cat.jpg'}\n{EXAMPLES / 'none.jpg'}\n{EXAMPLES / 'coffee.jpg'}\n"
+    )
+    arguments = [
+        str(tmp_path / "list.txt"),
+        "--out",
+        str(tmp_path / "r.h5"),
+        "--processes",
+        "1",
+        "--limit",
+        "2",
+    ]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "regions of 1 pictures" in result.output and "1 pictures could not be read" in result.output
+    assert RegionStore.open(tmp_path / "r.h5").names == [str(EXAMPLES / "cat.jpg")]
+
+
+def test_show(tmp_path) -> None:
+    photo = tmp_path / "<i>cat.jpg"
+    shutil.copy(EXAMPLES / "cat.jpg", photo)
+    result = CliRunner().invoke(app, ["show", str(photo)])
+    assert result.exit_code == 0 and "cat" in result.output and "0.97" in result.output
+    result = CliRunner().invoke(app, ["show", str(photo), "--html", str(tmp_path / "out.html")])
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "out.html").read_text()
+    assert "&lt;i&gt;cat.jpg" in page and "<i>cat" not in page  # a name is no markup
+    assert "cat 0.97</span>" in page and page.count("class='cell'") == 16 and "http" not in page
