@@ -1,5 +1,6 @@
 """Which words name an object, and of which class: COCO's 80 classes, or a list of the user's own."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,8 @@ from coscap.files import read_text
 from coscap.text.plurals import plural as plural_of
 
 _FOLDER = Path(__file__).parent / "classes"
+_WORD_LISTS = ("not_objects", "heads", "describes", "not_after", "verbs", "before_verb", "before_to")
+_WORD_TABLES = ("only_after", "only_before")
 
 
 @dataclass(frozen=True)
@@ -30,20 +33,42 @@ class ObjectClass:
 
 
 @dataclass(frozen=True)
-class ObjectClasses:
-    """A list of classes and the rules that tell where one of their words is not an object.
+class WordRules:
+    """Where a class word names no object. Words are tokens; a name is the whole name ("stop sign")."""
 
-    `not_objects`: phrases that contain a class word and name nothing of the list ("toy car").
-    `heads`: a class word directly before one of these only describes it ("train station").
-    """
+    not_objects: frozenset[str] = frozenset()  # phrases that hold a class word and name nothing: "jet ski"
+    heads: frozenset[str] = frozenset()  # a singular name before one of these describes it: "train station"
+    describes: frozenset[str] = (
+        frozenset()
+    )  # names that describe an object's name behind them: "baby elephant"
+    not_after: frozenset[str] = frozenset()  # a name behind one of these is not the thing: "toy train"
+    only_after: Mapping[str, frozenset[str]] = field(
+        default_factory=dict
+    )  # name -> what must stand before it
+    only_before: Mapping[str, frozenset[str]] = field(
+        default_factory=dict
+    )  # name -> what must stand behind it
+    verbs: frozenset[str] = frozenset()  # names that are verbs behind a person or one of `before_verb`
+    before_verb: frozenset[str] = frozenset()
+    before_to: frozenset[str] = (
+        frozenset()
+    )  # "to" behind one of these goes with no verb: "next to bike racks"
+
+
+@dataclass(frozen=True, eq=False)
+class ObjectClasses:
+    """A list of classes and the rules for its words."""
 
     name: str
     classes: tuple[ObjectClass, ...]
-    not_objects: tuple[str, ...] = ()
-    heads: frozenset[str] = field(default_factory=frozenset)
+    rules: WordRules = WordRules()
 
     def __len__(self) -> int:
         return len(self.classes)
+
+    def index(self, name: str) -> int:
+        """The number of the class with this name; a ValueError when there is none."""
+        return [each.name for each in self.classes].index(name)
 
 
 @cache
@@ -55,73 +80,89 @@ def load_classes(source: str | Path = "coco") -> ObjectClasses:
     """
     builtin = _FOLDER / f"{source}.yaml"
     path = builtin if builtin.is_file() else Path(source)
-    text = read_text(path)
-    if path.suffix.lower() in (".yaml", ".yml"):
-        return _from_yaml(path, text)
-    return _from_lines(path, text)
+    content = _read_yaml(path) if path.suffix.lower() in (".yaml", ".yml") else _read_lines(path)
+    classes = tuple(_object_class(path, str(name), words) for name, words in content["classes"].items())
+    rules = _rules(path, _read_yaml(_FOLDER / "english.yaml") | content)
+    _check(path, classes)
+    return ObjectClasses(str(content.get("name", path.stem)), classes, rules)
 
 
-def _from_lines(path: Path, text: str) -> ObjectClasses:
-    names = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    classes = tuple(_object_class(path, name, [name]) for name in names)
-    return _checked(path, ObjectClasses(path.stem, classes))
+def _read_lines(path: Path) -> dict[str, Any]:
+    """One class a line; a comma divides its names, as in lists of Visual Genome: "couch,sofa"."""
+    lines = (line.strip() for line in read_text(path).splitlines())
+    rows = [[name.strip() for name in line.split(",") if name.strip()] for line in lines]
+    names = [row for row in rows if row and not row[0].startswith("#")]
+    first = [row[0] for row in names]
+    twice = next((name for name in first if first.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"{path} names the class `{twice}` twice; keep one of the lines.")
+    return {"classes": {row[0]: row for row in names}}
 
 
-def _from_yaml(path: Path, text: str) -> ObjectClasses:
+def _read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
+    text = read_text(path)
     try:
         content = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UserError(
-            f"{path} is not valid YAML ({str(error).splitlines()[0]}); correct the file."
-        ) from None
-    if not isinstance(content, dict) or not isinstance(content.get("classes"), dict):
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{path} is not valid YAML ({reason}); correct the file.") from None
+    if not isinstance(content, dict) or (
+        path.name != "english.yaml" and not isinstance(content.get("classes"), dict)
+    ):
         raise UserError(f"{path} has no mapping `classes` of class names to words; see docs/text.md.")
-    classes = tuple(_object_class(path, str(name), words) for name, words in content["classes"].items())
-    return _checked(
-        path,
-        ObjectClasses(
-            str(content.get("name", path.stem)),
-            classes,
-            tuple(content.get("not_objects", ())),
-            frozenset(content.get("heads", ())),
-        ),
-    )
+    unknown = set(content) - {"name", "classes", *_WORD_LISTS, *_WORD_TABLES}
+    if unknown:
+        known = ", ".join(("name", "classes", *_WORD_LISTS, *_WORD_TABLES))
+        raise UserError(f"{path} has the unknown key `{min(map(str, unknown))}`; the keys are {known}.")
+    return content
+
+
+def _rules(path: Path, content: dict[str, Any]) -> WordRules:
+    values: dict[str, Any] = {key: _words(path, key, content.get(key, [])) for key in _WORD_LISTS}
+    for key in _WORD_TABLES:
+        table = content.get(key, {})
+        if not isinstance(table, dict):
+            raise UserError(f"{path}: `{key}` must map a word to a list of words.")
+        values[key] = {str(word): _words(path, f"{key}: {word}", words) for word, words in table.items()}
+    return WordRules(**values)
+
+
+def _words(path: Path, key: str, words: Any) -> frozenset[str]:
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise UserError(
+            f"{path}: `{key}` must be a list of words; put quotes around words such as yes and no."
+        )
+    return frozenset(words)
 
 
 def _object_class(path: Path, name: str, words: Any) -> ObjectClass:
-    if words is None:
-        words = [name]
-    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+    words = [name] if words is None else words
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) and word for word in words):
         raise UserError(f"{path}: class `{name}` must have a list of words, for example [man/men, boy].")
-    forms = [_forms(word.lower()) for word in words]
-    return ObjectClass(
-        name.lower(), tuple(one for one, _ in forms if one), tuple(many for _, many in forms if many)
-    )
+    forms = [_forms(" ".join(word.lower().split())) for word in words]
+    singular = tuple(dict.fromkeys(one for one, _ in forms if one))
+    plural = tuple(dict.fromkeys(many for _, many in forms if many))
+    if not singular or not plural:
+        raise UserError(f"{path}: class `{name}` needs a singular and a plural word to fill a slot with.")
+    return ObjectClass(name.lower(), singular, plural)
 
 
 def _forms(word: str) -> tuple[str, str]:
-    """ "man/men" -> both; "car" -> the regular plural; "luggage/-" -> no plural; "-/people" -> no singular."""
-    one, slash, many = word.partition("/")
-    one, many = one.strip(), many.strip()
+    """Singular and plural: "man/men"; "car" has the regular plural; "-" stands for none ("-/cattle")."""
+    one, slash, many = (part.strip() for part in word.partition("/"))
     if not slash:
         return one, plural_of(one)
-    return one.replace("-", "", 1) if one == "-" else one, "" if many == "-" else many
+    return ("" if one == "-" else one), ("" if many == "-" else many)
 
 
-def _checked(path: Path, classes: ObjectClasses) -> ObjectClasses:
-    owner: dict[str, str] = {}
-    for each in classes.classes:
-        if not each.words or not each.plurals:
-            raise UserError(
-                f"{path}: class `{each.name}` needs a singular and a plural word to fill a slot with."
-            )
-        for word in {*each.words, *each.plurals}:
-            if owner.setdefault(word, each.name) != each.name:
-                raise UserError(
-                    f"{path}: `{word}` is a word of `{owner[word]}` and of `{each.name}`; keep one."
-                )
-    if not classes.classes:
+def _check(path: Path, classes: tuple[ObjectClass, ...]) -> None:
+    if not classes:
         raise UserError(f"{path} names no class; give one class name a line.")
-    return classes
+    owner: dict[str, str] = {}
+    for each in classes:
+        for word in (*each.words, *each.plurals):
+            other = owner.setdefault(word, each.name)
+            if other != each.name:
+                raise UserError(f"{path}: `{word}` is a word of `{other}` and of `{each.name}`; keep one.")

@@ -1,16 +1,24 @@
-"""The context-object split: a caption becomes a context with slots and the objects that fill them, and back."""
+"""The context-object split: a caption becomes a context with slots and the objects that fill them, and back.
+
+Names are found with a table of first words, the longest name first, and the rules of the class list decide
+whether a name is an object there (docs/text.md). Nothing is parsed, so the whole of COCO takes seconds.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
-from coscap.text.objects import ObjectClasses, load_classes
+from coscap.text.objects import ObjectClasses, WordRules, load_classes
 
 SLOT, SLOTS, UNKNOWN = "<s>", "<s+>", "<unk>"
 
-# What stands before a word with one form for both numbers ("sheep") when it means one of them.
-_ONE = frozenset("a an one another this that each every single".split())
 _NOT_AN_OBJECT = -1
+_END = "<end>"
+# Before a name with one form for both numbers ("sheep"): what tells that it is one, and where to stop looking.
+_ONE = frozenset(["a", "an", "one", "another", "this", "that", "each", "every", "single", "lone"])
+_STOP = frozenset(
+    ["of", "and", "with", "to", "in", "on", "by", "near", "two", "three", "some", "many", "the"]
+)
 
 
 @dataclass(frozen=True)
@@ -37,10 +45,28 @@ class Split:
 
 @dataclass(frozen=True)
 class _Name:
-    words: tuple[str, ...]
+    """A name in the table, with the rules that hold for it."""
+
     text: str
+    words: tuple[str, ...]
     index: int  # of the class, or _NOT_AN_OBJECT
     slot: str  # "" where one form serves both numbers
+    is_person: bool = False
+    is_verb: bool = False
+    describes: bool = False
+    only_after: frozenset[str] | None = None
+    only_before: frozenset[str] | None = None
+
+
+@dataclass
+class _Found:
+    """What has been found so far, the same number of units and context words."""
+
+    units: list[str] = field(default_factory=list)
+    context: list[str] = field(default_factory=list)
+    objects: list[str] = field(default_factory=list)
+    classes: list[int] = field(default_factory=list)
+    last: _Name | None = None  # the object that ends right here
 
 
 def split(tokens: Sequence[str], objects: ObjectClasses | None = None) -> Split:
@@ -50,37 +76,95 @@ def split(tokens: Sequence[str], objects: ObjectClasses | None = None) -> Split:
     ('two', '<s+>', 'near', 'a', '<s>')
     """
     classes = load_classes("coco") if objects is None else objects
-    names = _names(classes)
-    units: list[str] = []
-    context: list[str] = []
-    found: list[str] = []
-    indices: list[int] = []
-    at = 0
-    while at < len(tokens):
+    table = _table(classes)
+    found = _Found()
+    at, end = 0, len(tokens)
+    while at < end:
         word = tokens[at]
-        name = _match(names[word], tokens, at) if word in names else None
+        names = table.get(word)
+        name = _match(names, tokens, at) if names else None
         if name is None:
-            units.append(word)
-            context.append(UNKNOWN if word in (SLOT, SLOTS) else word)  # a slot always holds an object
+            found.units.append(word)
+            found.context.append(UNKNOWN if word in (SLOT, SLOTS) else word)  # a slot always holds an object
+            found.last = None
             at += 1
-            continue
-        end = at + len(name.words)
-        if name.index == _NOT_AN_OBJECT or (
-            name.slot == SLOT and end < len(tokens) and tokens[end] in classes.heads
-        ):
-            units.extend(name.words)
-            context.extend(name.words)
         else:
-            one = bool(context) and context[-1] in _ONE
-            units.append(name.text)
-            context.append(name.slot or (SLOT if one else SLOTS))
-            found.append(name.text)
-            indices.append(name.index)
-        at = end
-    return Split(tuple(units), tuple(context), tuple(found), tuple(indices))
+            _add(found, name, _is_object(name, tokens, at, found.last, table, classes.rules))
+            at += len(name.words)
+    return Split(tuple(found.units), tuple(found.context), tuple(found.objects), tuple(found.classes))
 
 
-def _match(names: list[_Name], tokens: Sequence[str], at: int) -> _Name | None:
+def _add(found: _Found, name: _Name, is_object: bool) -> None:
+    if not is_object:
+        found.units.extend(name.words)
+        found.context.extend(name.words)
+        found.last = None
+        return
+    found.context.append(name.slot or _number(found.context))
+    found.units.append(name.text)
+    found.objects.append(name.text)
+    found.classes.append(name.index)
+    found.last = name
+
+
+def _number(context: list[str]) -> str:
+    """The slot for a name with one form for both numbers: singular when "a" or its like is up to three before."""
+    for word in context[:-4:-1]:
+        if word in _ONE:
+            return SLOT
+        if word in _STOP or word in (SLOT, SLOTS):
+            break
+    return SLOTS
+
+
+def _is_object(
+    name: _Name, tokens: Sequence[str], at: int, last: _Name | None, table: "_Table", rules: WordRules
+) -> bool:
+    """Whether a name that was found at a place is an object there."""
+    if name.index == _NOT_AN_OBJECT:
+        return False
+    before = tokens[at - 1] if at else ""
+    end = at + len(name.words)
+    behind = tokens[end] if end < len(tokens) else _END
+    if before in rules.not_after or (name.slot != SLOTS and behind in rules.heads):
+        return False
+    if name.only_after is not None and before not in name.only_after:
+        return False
+    if name.only_before is not None and not _allowed_behind(name.only_before, tokens, end, behind):
+        return False
+    if name.is_verb and _is_verb(tokens, at, before, last, rules):
+        return False
+    return not (name.slot == SLOT and behind in table and _describes(name, tokens, end, table))
+
+
+def _allowed_behind(allowed: frozenset[str], tokens: Sequence[str], end: int, behind: str) -> bool:
+    return behind in allowed or " ".join(tokens[end : end + 2]) in allowed
+
+
+def _is_verb(tokens: Sequence[str], at: int, before: str, last: _Name | None, rules: WordRules) -> bool:
+    if before == "to":
+        return at < 2 or tokens[at - 2] not in rules.before_to
+    return before in rules.before_verb or (last is not None and last.is_person)
+
+
+def _describes(name: _Name, tokens: Sequence[str], end: int, table: "_Table") -> bool:
+    """Whether a name only describes the object's name behind it: "baby elephant", "tabby cat".
+
+    Two names of one class are one thing, unless a list goes on with "and": "a man, woman and child".
+    """
+    behind = _match(table[tokens[end]], tokens, end)
+    if behind is None or behind.index == _NOT_AN_OBJECT:
+        return False
+    if name.describes:
+        return not (name.is_person and behind.is_verb)
+    after = end + len(behind.words)
+    return behind.index == name.index and not (after < len(tokens) and tokens[after] == "and")
+
+
+_Table = dict[str, tuple[_Name, ...]]
+
+
+def _match(names: tuple[_Name, ...], tokens: Sequence[str], at: int) -> _Name | None:
     for name in names:
         if len(name.words) == 1 or tuple(tokens[at : at + len(name.words)]) == name.words:
             return name
@@ -88,41 +172,54 @@ def _match(names: list[_Name], tokens: Sequence[str], at: int) -> _Name | None:
 
 
 @lru_cache(maxsize=16)
-def _names(classes: ObjectClasses) -> dict[str, list[_Name]]:
+def _table(classes: ObjectClasses) -> _Table:
     """First word -> the names that begin with it, the longest first."""
-    table: dict[str, list[_Name]] = {}
+    rules = classes.rules
+    names: list[_Name] = []
     for index, each in enumerate(classes.classes):
         for text in dict.fromkeys((*each.words, *each.plurals)):
-            both = text in each.words and text in each.plurals
-            slot = "" if both else SLOT if text in each.words else SLOTS
-            words = tuple(text.split(" "))
-            table.setdefault(words[0], []).append(_Name(words, text, index, slot))
-    for text in classes.not_objects:
-        words = tuple(text.split(" "))
-        table.setdefault(words[0], []).append(_Name(words, text, _NOT_AN_OBJECT, ""))
-    for names in table.values():
-        names.sort(key=lambda name: -len(name.words))
-    return table
+            slot = SLOT if text in each.words else SLOTS
+            names.append(
+                _Name(
+                    text=text,
+                    words=tuple(text.split(" ")),
+                    index=index,
+                    slot="" if text in each.words and text in each.plurals else slot,
+                    is_person=each.name == "person",
+                    is_verb=text in rules.verbs,
+                    describes=text in rules.describes,
+                    only_after=rules.only_after.get(text),
+                    only_before=rules.only_before.get(text),
+                )
+            )
+    names.extend(_Name(text, tuple(text.split(" ")), _NOT_AN_OBJECT, "") for text in rules.not_objects)
+    table: dict[str, list[_Name]] = {}
+    for name in sorted(names, key=lambda name: (-len(name.words), name.index)):
+        table.setdefault(name.words[0], []).append(name)
+    return {word: tuple(found) for word, found in table.items()}
 
 
 def fill(context: Sequence[str], indices: Sequence[int], objects: ObjectClasses | None = None) -> list[str]:
     """The units of a context whose slots are filled with the names of classes, in order.
 
-    `<s>` takes the singular, `<s+>` the plural; "a" and "an" before a slot follow its word.
+    `<s>` takes the singular, `<s+>` the plural; "a" or "an" right before a slot follows the word in it.
 
     >>> fill(["a", "<s>", "with", "<s+>"], [20, 46])
     ['an', 'elephant', 'with', 'bananas']
     """
     classes = load_classes("coco") if objects is None else objects
+    slots = sum(word in (SLOT, SLOTS) for word in context)
+    if slots != len(indices):
+        raise ValueError(f"the context has {slots} slots, and {len(indices)} classes were given")
     left = iter(indices)
     units: list[str] = []
     for word in context:
-        if word in (SLOT, SLOTS):
-            each = classes.classes[next(left)]
-            unit = each.singular if word == SLOT else each.plural
-            if units and units[-1] in ("a", "an"):
-                units[-1] = "an" if unit[0] in "aeiou" else "a"
-            units.append(unit)
-        else:
+        if word not in (SLOT, SLOTS):
             units.append(word)
+            continue
+        each = classes.classes[next(left)]
+        unit = each.singular if word == SLOT else each.plural
+        if units and units[-1] in ("a", "an"):
+            units[-1] = "an" if unit[0] in "aeiou" else "a"
+        units.append(unit)
     return units
