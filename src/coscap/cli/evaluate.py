@@ -171,8 +171,10 @@ def _tables(report: "Report") -> list["Table"]:
             }
         rows = [[name, *(f"{values[name]:.4f}" for values in columns.values())] for name in report.accuracy]
         tables.append(_table("Accuracy", list(columns), rows))
-        if report.curves and "BLEU-1" in report.accuracy:
-            tables[-1].caption = "BLEU: of the whole set for first captions, of single captions elsewhere"
+        if report.curves and {"BLEU-1", "METEOR"} & set(report.accuracy):
+            tables[
+                -1
+            ].caption = "BLEU, METEOR: of all first captions together; elsewhere means of single captions"
             tables[-1].caption_justify = "left"
     if report.diversity:
         figures = [[name, _figure(name, value)] for name, value in report.diversity.items()]
