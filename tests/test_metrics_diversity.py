@@ -70,9 +70,9 @@ def test_mbleu_needs_two_captions() -> None:
 
 
 def test_self_cider_from_official_cider(human: list[list[str]]) -> None:
-    documents = human[10:50]
-    scores = [_self_cider(group, documents) for group in human[:8]]
-    mean, each = self_cider(human[:8], documents, tokenised=True)
+    documents = human[:12]
+    scores = [_self_cider(group, documents) for group in human[6:9]]
+    mean, each = self_cider(human[6:9], documents, tokenised=True)
     assert each == pytest.approx(scores, abs=1e-10)
     assert mean == pytest.approx(np.mean(scores))
 
