@@ -22,7 +22,7 @@ from coscap.errors import UserError
 from coscap.files import read_json, whole_folder, write_json
 from coscap.models.build import Model, build_model
 from coscap.models.config import read_config
-from coscap.text.objects import ObjectClass, ObjectClasses
+from coscap.text.objects import ObjectClasses, load_classes
 from coscap.text.vocabulary import Vocabulary
 from coscap.vision.regions import Recipe
 
@@ -99,7 +99,7 @@ def save_pretrained(
         (partial / WEIGHTS).write_bytes(weights)
         vocabulary.save(partial / VOCABULARY)
         if classes is not None:
-            write_json(partial / CLASSES, {**asdict(classes), "heads": sorted(classes.heads)}, indent=1)
+            classes.save(partial / CLASSES)
         write_json(partial / CONFIG, description, indent=1)
 
 
@@ -121,7 +121,7 @@ def load_pretrained(name: str | Path) -> Pretrained:
         model=model.eval(),
         vocabulary=vocabulary,
         recipe=_read_recipe(content.get("recipe"), folder / CONFIG),
-        classes=_read_classes(folder / CLASSES) if (folder / CLASSES).is_file() else None,
+        classes=load_classes(folder / CLASSES) if (folder / CLASSES).is_file() else None,
         notes=content.get("notes") or {},
     )
 
@@ -189,21 +189,6 @@ def _read_recipe(content: Any, path: Path) -> Recipe | None:
         raise UserError(
             f"{path} describes no recipe of regions that this version knows; update coscap."
         ) from None
-
-
-def _read_classes(path: Path) -> ObjectClasses:
-    content = read_json(path)
-    try:
-        classes = tuple(ObjectClass(**_tuples(each)) for each in content["classes"])
-        return ObjectClasses(
-            content["name"], classes, tuple(content["not_objects"]), frozenset(content["heads"])
-        )
-    except (TypeError, KeyError):
-        raise UserError(f"{path} is not a list of object classes; copy the model's folder again.") from None
-
-
-def _tuples(content: dict[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
 
 
 def _there(folder: Path, name: str) -> Path:

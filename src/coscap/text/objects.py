@@ -1,5 +1,6 @@
 """Which words name an object, and of which class: COCO's 80 classes, or a list of the user's own."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -7,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from coscap.errors import UserError
-from coscap.files import read_text
+from coscap.files import read_json, read_text, write_json
 from coscap.text.plurals import plural as plural_of
+from coscap.text.ptb import tokenise
 
 _FOLDER = Path(__file__).parent / "classes"
 _WORD_LISTS = ("not_objects", "heads", "describes", "not_after", "verbs", "before_verb", "before_to")
@@ -37,7 +39,7 @@ class WordRules:
     """Where a class word names no object. Words are tokens; a name is the whole name ("stop sign")."""
 
     not_objects: frozenset[str] = frozenset()  # phrases that hold a class word and name nothing: "jet ski"
-    heads: frozenset[str] = frozenset()  # a singular name before one of these describes it: "train station"
+    heads: frozenset[str] = frozenset()  # a singular thing before one of these describes it: "train station"
     describes: frozenset[str] = (
         frozenset()
     )  # names that describe an object's name behind them: "baby elephant"
@@ -55,13 +57,16 @@ class WordRules:
     )  # "to" behind one of these goes with no verb: "next to bike racks"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class ObjectClasses:
     """A list of classes and the rules for its words."""
 
     name: str
     classes: tuple[ObjectClass, ...]
     rules: WordRules = WordRules()
+
+    def __hash__(self) -> int:  # cheap: a list is the key of a cache for every caption
+        return hash((self.name, len(self.classes)))
 
     def __len__(self) -> int:
         return len(self.classes)
@@ -70,41 +75,83 @@ class ObjectClasses:
         """The number of the class with this name; a ValueError when there is none."""
         return [each.name for each in self.classes].index(name)
 
+    def save(self, path: str | Path) -> None:
+        """Write the list with all its rules as JSON, which `load_classes` reads like the YAML."""
+        classes = {
+            each.name: [f"{word}/-" for word in each.words] + [f"-/{word}" for word in each.plurals]
+            for each in self.classes
+        }
+        content: dict[str, Any] = {"name": self.name, "classes": classes}
+        content |= {key: sorted(getattr(self.rules, key)) for key in _WORD_LISTS}
+        for key in _WORD_TABLES:
+            content[key] = {word: sorted(words) for word, words in getattr(self.rules, key).items()}
+        write_json(path, content, indent=1)
 
-@cache
+
 def load_classes(source: str | Path = "coco") -> ObjectClasses:
-    """The built-in list "coco", a YAML file in its format, or a text file with one class name a line.
+    """The built-in list "coco", a YAML or JSON file in its format, or a text file with one class name a line.
 
     >>> load_classes("coco").classes[10].plural
     'fire hydrants'
     """
-    builtin = _FOLDER / f"{source}.yaml"
-    path = builtin if builtin.is_file() else Path(source)
-    content = _read_yaml(path) if path.suffix.lower() in (".yaml", ".yml") else _read_lines(path)
+    if source == "coco":
+        return _coco()
+    path = Path(source)
+    if path.suffix == "" and not path.exists():
+        raise UserError(f"{path} is no list of object classes; give `coco` or a file (.yaml, .json, .txt).")
+    return _read(path)
+
+
+@cache
+def _coco() -> ObjectClasses:
+    return _read(_FOLDER / "coco.yaml")
+
+
+def _read(path: Path) -> ObjectClasses:
+    if path.suffix.lower() not in (".yaml", ".yml", ".json"):
+        return _read_lines(path)
+    content = _read_yaml(path)
     classes = tuple(_object_class(path, str(name), words) for name, words in content["classes"].items())
-    rules = _rules(path, _read_yaml(_FOLDER / "english.yaml") | content)
     _check(path, classes)
-    return ObjectClasses(str(content.get("name", path.stem)), classes, rules)
+    return ObjectClasses(str(content.get("name", path.stem)), classes, _rules(path, _english() | content))
 
 
-def _read_lines(path: Path) -> dict[str, Any]:
-    """One class a line; a comma divides its names, as in lists of Visual Genome: "couch,sofa"."""
-    lines = (line.strip() for line in read_text(path).splitlines())
-    rows = [[name.strip() for name in line.split(",") if name.strip()] for line in lines]
-    names = [row for row in rows if row and not row[0].startswith("#")]
-    first = [row[0] for row in names]
-    twice = next((name for name in first if first.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(f"{path} names the class `{twice}` twice; keep one of the lines.")
-    return {"classes": {row[0]: row for row in names}}
+def _read_lines(path: Path) -> ObjectClasses:
+    """One class a line; commas divide its names, as in Visual Genome's lists: "couch,sofa".
+
+    Names become tokens, so that they are found in captions: "Drill (Tool)" is "drill". Detectors know classes
+    such as "window" and "windows" beside each other: the latter is then the plural of the former.
+    """
+    lines = [line for line in read_text(path).splitlines() if line.strip() and not line.startswith("#")]
+    rows = [[_as_tokens(name) for name in line.split(",") if _as_tokens(name)] for line in lines]
+    for line, row in zip(lines, rows, strict=True):
+        if not row:
+            raise UserError(f"{path}: the line `{line.strip()}` holds no word; give one class name a line.")
+    if not rows:
+        raise UserError(f"{path} names no class; give one class name a line.")
+    singular = {plural_of(name): name for row in rows for name in row if plural_of(name) != name}
+    classes = []
+    for row in rows:
+        ones = [singular.get(name, name) for name in row]
+        many = [name if name in singular else plural_of(name) for name in row]
+        classes.append(ObjectClass(row[0], tuple(dict.fromkeys(ones)), tuple(dict.fromkeys(many))))
+    return ObjectClasses(path.stem, tuple(classes), _rules(path, _english()))
+
+
+def _as_tokens(name: str) -> str:
+    return " ".join(tokenise(re.sub(r"\(.*?\)", "", name)))
+
+
+@cache
+def _english() -> dict[str, Any]:
+    return _read_yaml(_FOLDER / "english.yaml")
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
-    text = read_text(path)
     try:
-        content = yaml.safe_load(text)
+        content = read_json(path) if path.suffix.lower() == ".json" else yaml.safe_load(read_text(path))
     except yaml.YAMLError as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{path} is not valid YAML ({reason}); correct the file.") from None
@@ -159,7 +206,7 @@ def _forms(word: str) -> tuple[str, str]:
 
 def _check(path: Path, classes: tuple[ObjectClass, ...]) -> None:
     if not classes:
-        raise UserError(f"{path} names no class; give one class name a line.")
+        raise UserError(f"{path} has no class under `classes`; see docs/text.md.")
     owner: dict[str, str] = {}
     for each in classes:
         for word in (*each.words, *each.plurals):

@@ -79,8 +79,8 @@ SENTENCE_STARTS = (
 _STARTS = "|".join(f"{word}|{word.upper()}" for word in SENTENCE_STARTS.split("|"))
 _CAPITALS = "|".join(f"{word}|{word.upper()}" for word in CAPITAL_ABBREVIATIONS.split("|"))
 
-EXTENSIONS = "bat|bmp|bz2|c|cgi|class|cpp|dll|docx?|exe|gif|gz|h|html?|jar|java|jpe?g|mov|mp3|pdf|php|pl|png|pptx?|ps|py|"
-EXTENSIONS += "sql|tar|txt|wav|x|xml|zip"
+EXTENSIONS = "bat|bmp|bz2|c|cgi|class|cpp|dll|docx?|exe|gif|gz|h|html?|jar|java|jpe?g|mov|mp3|pdf|php|pl|png|"
+EXTENSIONS += "pptx?|ps|py|sql|tar|txt|wav|x|xml|zip"
 _NAME = r"[A-Za-z][A-Za-z0-9:.-]*"
 _ATTRIBUTE = rf"(?: +{_NAME}(?: *= *(?:'[^']*'|\"[^\"]*\"))?)*"
 _TAG = rf"(?:<[!?][A-Za-z-][^>]*>|<{_NAME}{_ATTRIBUTE} */?>|</{_NAME} *>)"
@@ -109,8 +109,8 @@ _LETTER_RULES = {
     "mail": rf"({_MAIL})",
     "title": rf"((?i:{TITLES})\.)",
     "numbered": rf"((?i:{NUMBERED_ABBREVIATIONS})\.) ?\d",
-    "apostrophe": rf"((?i:c{APOS}mon|cont{APOS}d\.|ev{APOS}ry|li{APOS}l|c{APOS}est|nat{APOS}l|nor{APOS}easter|s{APOS}mores|"
-    rf"e{APOS}er|ol{APOS}|somethin{APOS}|dunkin{APOS}|[ldj]{APOS}))",
+    "apostrophe": rf"((?i:c{APOS}mon|cont{APOS}d\.|ev{APOS}ry|li{APOS}l|c{APOS}est|nat{APOS}l|nor{APOS}easter|"
+    rf"s{APOS}mores|e{APOS}er|ol{APOS}|somethin{APOS}|dunkin{APOS}|[ldj]{APOS}))",
     "elided": rf"([A-HJ-XZn](?:{APOS}|[`‘]){LETTER}{{2,}})",
     "vowels": rf"({LETTER}+[aeiouyAEIOUY](?:{APOS}|[`‘])[aeiouA-Z]{LETTER}*)",
     "y'": rf"([yY]{APOS}){LETTER}",

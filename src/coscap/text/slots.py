@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from coscap.text.objects import ObjectClasses, WordRules, load_classes
+from coscap.text.objects import ObjectClass, ObjectClasses, WordRules, load_classes
 
 SLOT, SLOTS, UNKNOWN = "<s>", "<s+>", "<unk>"
 
@@ -126,7 +126,7 @@ def _is_object(
     before = tokens[at - 1] if at else ""
     end = at + len(name.words)
     behind = tokens[end] if end < len(tokens) else _END
-    if before in rules.not_after or (name.slot != SLOTS and behind in rules.heads):
+    if before in rules.not_after or (name.slot != SLOTS and not name.is_person and behind in rules.heads):
         return False
     if name.only_after is not None and before not in name.only_after:
         return False
@@ -175,28 +175,32 @@ def _match(names: tuple[_Name, ...], tokens: Sequence[str], at: int) -> _Name | 
 def _table(classes: ObjectClasses) -> _Table:
     """First word -> the names that begin with it, the longest first."""
     rules = classes.rules
-    names: list[_Name] = []
+    names = {text: _Name(text, tuple(text.split(" ")), _NOT_AN_OBJECT, "") for text in rules.not_objects}
+    # A word of two classes ("windows" beside "window") belongs to the one that is called so.
+    by_name = {each.name: index for index, each in reversed(list(enumerate(classes.classes)))}
     for index, each in enumerate(classes.classes):
-        for text in dict.fromkeys((*each.words, *each.plurals)):
-            slot = SLOT if text in each.words else SLOTS
-            names.append(
-                _Name(
-                    text=text,
-                    words=tuple(text.split(" ")),
-                    index=index,
-                    slot="" if text in each.words and text in each.plurals else slot,
-                    is_person=each.name == "person",
-                    is_verb=text in rules.verbs,
-                    describes=text in rules.describes,
-                    only_after=rules.only_after.get(text),
-                    only_before=rules.only_before.get(text),
-                )
-            )
-    names.extend(_Name(text, tuple(text.split(" ")), _NOT_AN_OBJECT, "") for text in rules.not_objects)
+        for text in (*each.words, *each.plurals):
+            if text not in names and by_name.get(text, index) == index:
+                names[text] = _name(text, index, each, rules)
     table: dict[str, list[_Name]] = {}
-    for name in sorted(names, key=lambda name: (-len(name.words), name.index)):
+    for name in sorted(names.values(), key=lambda name: -len(name.words)):
         table.setdefault(name.words[0], []).append(name)
     return {word: tuple(found) for word, found in table.items()}
+
+
+def _name(text: str, index: int, each: ObjectClass, rules: WordRules) -> _Name:
+    slot = SLOT if text in each.words else SLOTS
+    return _Name(
+        text=text,
+        words=tuple(text.split(" ")),
+        index=index,
+        slot="" if text in each.words and text in each.plurals else slot,
+        is_person=each.name == "person",
+        is_verb=text in rules.verbs,
+        describes=text in rules.describes,
+        only_after=rules.only_after.get(text),
+        only_before=rules.only_before.get(text),
+    )
 
 
 def fill(context: Sequence[str], indices: Sequence[int], objects: ObjectClasses | None = None) -> list[str]:
