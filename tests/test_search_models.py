@@ -1,0 +1,103 @@
+"""The searches with the real models, small and random: brute force, batches, and what a model must share."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from coscap.data.batch import RegionBatch
+from coscap.models import CaptionModel, ModelConfig, build_model
+from coscap.search import SearchSettings, search
+from coscap.text.vocabulary import END, START
+from models_batch import make_regions
+from search_tiny import IDS, VOCABULARY, contains, one_picture, same
+from search_tiny import one_thread as one_thread
+
+KINDS = ("updown", "seq_cvae", "cos_cvae")
+LONGEST = 3
+
+
+def small(kind: str) -> CaptionModel:
+    torch.manual_seed(7)
+    sizes = dict.fromkeys(
+        ("attention_lstm", "language_lstm", "attention_width", "context_latent", "object_latent",
+         "context_posterior", "object_posterior", "context_prior", "object_prior", "word_width"), 8,
+    )  # fmt: skip
+    config = ModelConfig(kind=kind, vocabulary=len(VOCABULARY), region_width=6, decoder_word_width=8, **sizes)
+    model = build_model(config).double().eval()
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.mul_(3.0)  # far from uniform
+    return model
+
+
+def double(batch: RegionBatch) -> RegionBatch:
+    parts = {
+        name: value.double() if value.is_floating_point() else value for name, value in vars(batch).items()
+    }
+    return RegionBatch(**parts)
+
+
+@torch.no_grad()
+def brute_force(
+    model: CaptionModel, batch: RegionBatch, draw: int, seed: int
+) -> list[tuple[tuple[str, ...], float]]:
+    """All captions of the first picture, the best by log-probability a word first."""
+    found = []
+    for length in range(1, LONGEST + 1):
+        captions = torch.tensor(list(product(IDS.values(), repeat=length)))
+        state = model.start(batch, draw + 1, seed=seed).select(torch.full((len(captions),), draw))
+        token, total = torch.full((len(captions),), START), torch.zeros(len(captions), dtype=torch.float64)
+        for step in range(length + 1):
+            logs, state, _ = model.step(token, state)
+            token = captions[:, step] if step < length else torch.full_like(token, END)
+            total += logs.gather(1, token[:, None])[:, 0]
+        for ids, score in zip(captions.tolist(), total.tolist(), strict=True):
+            found.append((tuple(VOCABULARY.units[word] for word in ids), score))
+    return sorted(found, key=lambda item: -item[1] / (len(item[0]) + 1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_full_beams_equal_brute_force(kind: str) -> None:
+    model, batch = small(kind), double(make_regions(1))
+    draws = 1 if kind == "updown" else 2
+    every = [brute_force(model, batch, draw, seed=3) for draw in range(draws)]
+    full = {"beam": 6**LONGEST, "max_length": LONGEST, "seed": 3, "exhaustive": True, "draws": draws}
+    found = search(model, batch, VOCABULARY, 3 * draws, SearchSettings(search="beam", **full))[0]
+    for draw in range(draws):
+        here = found[3 * draw : 3 * draw + 3]
+        assert [caption.units for caption in here] == [units for units, _ in every[draw][:3]]
+        assert [c.log_probability for c in here] == pytest.approx([score for _, score in every[draw][:3]])
+    settings = SearchSettings(search="constrained", must=("near a", "zebra"), **full)
+    found = search(model, batch, VOCABULARY, draws, settings)[0]
+    for caption, captions in zip(found, every, strict=True):
+        best = next(u for u, _ in captions if contains(u, ("near", "a")) and {"zebra", "zebras"} & set(u))
+        assert caption.units == best and caption.satisfied
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SearchSettings(max_length=6, seed=2),
+        SearchSettings(max_length=6, seed=2, choose="sample", top_p=0.9),
+        SearchSettings(max_length=6, seed=2, search="beam", beam=3, draws=2),
+        SearchSettings(max_length=6, seed=2, search="diverse", beam=2),
+        SearchSettings(max_length=6, seed=2, search="constrained", must=("zebra", "near a"), beam=2),
+    ],
+    ids=["greedy", "sample", "beam", "diverse", "constrained"],
+)
+def test_results_do_not_depend_on_the_batch(kind: str, settings: SearchSettings) -> None:
+    model, batch = small(kind), double(make_regions(5))
+    together = search(model, batch, VOCABULARY, 4, settings)
+    alone = [search(model, one_picture(batch, p), VOCABULARY, 4, settings)[0] for p in range(5)]
+    few = search(model, batch, VOCABULARY, 4, settings.model_copy(update={"max_rows": 6}))
+    assert same(together, alone) and same(together, few)
+    assert [len(row) for row in together] == [4] * 5
+
+
+def test_a_model_without_latents_gives_the_n_best_of_a_constrained_search() -> None:
+    settings = SearchSettings(search="constrained", must=("zebra",), beam=4, max_length=5)
+    for row in search(small("updown"), double(make_regions(3)), VOCABULARY, 4, settings):
+        assert [caption.draw for caption in row] == [0, 0, 0, 0]
+        assert len({caption.text for caption in row}) == 4
