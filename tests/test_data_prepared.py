@@ -69,6 +69,7 @@ def test_an_existing_vocabulary_is_used_as_it_is(tmp_path: Path) -> None:
         vocabulary=str(tmp_path / "a" / "vocabulary.json"),
     )
     assert second.vocabulary == first.vocabulary
+    assert str(tmp_path) not in (tmp_path / "b" / "manifest.json").read_text()  # no machine's folders
     assert second.manifest["vocabulary"]["sha256"] == first.vocabulary.digest
 
 
@@ -137,6 +138,7 @@ def test_a_caption_without_words_is_bad_input(tmp_path: Path) -> None:
     assert data.references("all") == {1: ["a dog", "a cat"], 3: ["a cow"]}
     assert [data.units(caption) for caption in range(3)] == [["a", "dog"], ["a", "cat"], ["a", "cow"]]
     assert data.manifest["skipped"]["empty caption"]["items"] == 2
+    assert data.split_of(1) == "unpaired"
 
 
 def test_the_same_input_gives_the_same_bytes_whatever_the_number_of_processes(
@@ -165,6 +167,18 @@ def test_only_a_prepared_folder_is_replaced(tmp_path: Path) -> None:
     first = made_prepared(tmp_path / "d").digest
     assert made_prepared(tmp_path / "d", pictures=30).digest != first
     assert sorted(file.name for file in tmp_path.iterdir()) == ["d", "photos"]
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("coscap.data.prepare.np.save", full)
+    with pytest.raises(UserError, match=r"cannot be written \(No space left on device\)"):
+        made_prepared(tmp_path / "d")
+    assert not list(tmp_path.iterdir())
 
 
 def test_damaged_folders_say_which_file(tmp_path: Path) -> None:

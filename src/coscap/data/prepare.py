@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coscap import __version__
 from coscap.data.encode import Encoded, encode
 from coscap.data.prepared import ARRAYS, FORMAT, MANIFEST, OBJECTS, VOCABULARY, subset_file
-from coscap.data.records import SPLITS, TRAIN, Picture, Source, Troubles
+from coscap.data.records import SPLITS, TRAIN, UNPAIRED, Picture, Source, Troubles
 from coscap.data.splits import Choice, assign
 from coscap.errors import UserError
 from coscap.files import sha256, whole_folder, write_json
@@ -54,18 +54,23 @@ def prepare(
     arrays = _arrays(pictures, captions, encoded, vocabulary)
     arrays |= {"caption_image": caption_image, "image_split": image_split, "image_captions": _offsets(counts)}
     subsets = _subsets(pictures)
-    with whole_folder(out) as folder:
-        for name in ARRAYS:
-            np.save(folder / f"{name}.npy", arrays[name], allow_pickle=False)
-        for number, members in enumerate(subsets.values()):
-            np.save(folder / subset_file(number), members, allow_pickle=False)
-        vocabulary.save(folder / VOCABULARY)
-        objects_file = _copy_objects(options.objects, folder)
-        manifest = _manifest(
-            source, choice, options, troubles, vocabulary, arrays, list(subsets), objects_file
-        )
-        manifest["objects"] |= {"sha256": sha256(folder / objects_file)}
-        write_json(folder / MANIFEST, manifest, indent=1)
+    try:
+        with whole_folder(out) as folder:
+            for name in ARRAYS:
+                np.save(folder / f"{name}.npy", arrays[name], allow_pickle=False)
+            for number, members in enumerate(subsets.values()):
+                np.save(folder / subset_file(number), members, allow_pickle=False)
+            vocabulary.save(folder / VOCABULARY)
+            objects_file = _copy_objects(options.objects, folder)
+            manifest = _manifest(
+                source, choice, options, troubles, vocabulary, arrays, list(subsets), objects_file
+            )
+            manifest["objects"] |= {"sha256": sha256(folder / objects_file)}
+            write_json(folder / MANIFEST, manifest, indent=1)
+    except OSError as error:
+        raise UserError(
+            f"{out} cannot be written ({error.strerror}); choose another folder or free space."
+        ) from None
     return manifest
 
 
@@ -74,6 +79,9 @@ def _check(options: Options) -> None:
         raise UserError(f"--max-length {options.max_length} leaves no words; give a number such as 20.")
     if options.long not in ("drop", "cut"):
         raise UserError(f"--long {options.long} is not known; use drop or cut.")
+    load_classes(options.objects)  # a bad file is told before the long work
+    if options.vocabulary is not None:
+        Vocabulary.load(options.vocabulary)
 
 
 def check_out(out: str | Path) -> None:
@@ -118,7 +126,8 @@ def _without_empty(
             else:
                 whole.append(caption)
             at += 1
-        kept.append(replace(one, captions=tuple(whole)))
+        bare = one.split == TRAIN and not whole
+        kept.append(replace(one, captions=tuple(whole), split=UNPAIRED if bare else one.split))
     captions = [caption for index, caption in enumerate(captions) if index not in positions]
     return tuple(kept), captions, replace(encoded, lengths=np.delete(encoded.lengths, empty))
 
@@ -210,6 +219,10 @@ def _manifest(
     by_split = Counter(arrays["image_split"].tolist())
     captions_by_split = Counter(arrays["image_split"][arrays["caption_image"]].tolist())
     chosen = {key: _plain(value) for key, value in asdict(choice).items()}
+    told = asdict(options) | {
+        "objects": Path(options.objects).name,
+        "vocabulary": Path(options.vocabulary).name if options.vocabulary else None,
+    }
     return {
         "format": FORMAT,
         "coscap": __version__,
@@ -217,7 +230,7 @@ def _manifest(
         "source": source.name,
         "sha256": source.hashes,
         "split": chosen,
-        "options": {key: value for key, value in asdict(options).items() if key != "workers"},
+        "options": {key: value for key, value in told.items() if key != "workers"},
         "splits": list(SPLITS),
         "subsets": subsets,
         "counts": {
