@@ -73,6 +73,16 @@ def test_an_existing_vocabulary_is_used_as_it_is(tmp_path: Path) -> None:
     assert second.manifest["vocabulary"]["sha256"] == first.vocabulary.digest
 
 
+def test_a_list_of_classes_of_ones_own_is_used_and_kept(tmp_path: Path) -> None:
+    mine = write(tmp_path / "mine.txt", "lamp\nrubber duck\n")
+    data = prepared(tmp_path / "d", [Picture(1, "1", ("two rubber ducks and a dog",))], objects=str(mine))
+    mine.unlink()
+    assert [each.name for each in data.classes.classes] == ["lamp", "rubber duck"]
+    assert data.units(0) == ["two", "rubber ducks", "and", "a", "dog"]
+    assert data.object_classes(0).tolist() == [1] and "rubber duck" in data.vocabulary
+    assert split(tokenise(data.text(0)), data.classes).objects == ("rubber ducks",)
+
+
 def test_special_units_that_a_person_typed_are_not_special(tmp_path: Path) -> None:
     data = prepared(tmp_path / "d", [Picture(1, "1", ("press <end> <s> <pad> now",))])
     numbers = data.words(0).tolist()

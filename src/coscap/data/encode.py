@@ -7,13 +7,16 @@ Runs over chunks, so that several processes can share the work; a chunk numbers 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coscap.progress import bar
+
+if TYPE_CHECKING:
+    from coscap.text import ObjectClasses
 
 CHUNK = 2000  # captions
 
@@ -66,10 +69,9 @@ def _run(work: "partial[Encoded]", chunks: list[Sequence[str]], workers: int) ->
 
 def encode_chunk(captions: Sequence[str], classes: str) -> Encoded:
     from coscap.text import split, tokenise
-    from coscap.text.objects import load_classes
     from coscap.text.vocabulary import SLOT, SLOTS, SPECIAL
 
-    objects = load_classes(classes)
+    objects = _classes(classes)
     kinds = {SPECIAL[SLOT]: 1, SPECIAL[SLOTS]: 2}
     table: dict[str, int] = {}
     words: list[int] = []
@@ -90,6 +92,14 @@ def encode_chunk(captions: Sequence[str], classes: str) -> Encoded:
         np.array(lengths, dtype=np.int32),
         np.array(found, dtype=np.int16),
     )
+
+
+@lru_cache(maxsize=1)
+def _classes(name: str) -> "ObjectClasses":
+    """Read a list once for all chunks of a process."""
+    from coscap.text.objects import load_classes
+
+    return load_classes(name)
 
 
 def _concatenate(parts: Sequence[NDArray[Any]], dtype: type) -> NDArray[Any]:

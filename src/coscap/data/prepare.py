@@ -61,11 +61,9 @@ def prepare(
             for number, members in enumerate(subsets.values()):
                 np.save(folder / subset_file(number), members, allow_pickle=False)
             vocabulary.save(folder / VOCABULARY)
-            objects_file = _copy_objects(options.objects, folder)
-            manifest = _manifest(
-                source, choice, options, troubles, vocabulary, arrays, list(subsets), objects_file
-            )
-            manifest["objects"] |= {"sha256": sha256(folder / objects_file)}
+            load_classes(options.objects).save(folder / OBJECTS)
+            manifest = _manifest(source, choice, options, troubles, vocabulary, arrays, list(subsets))
+            manifest["objects"] |= {"sha256": sha256(folder / OBJECTS)}
             write_json(folder / MANIFEST, manifest, indent=1)
     except OSError as error:
         raise UserError(
@@ -194,17 +192,6 @@ def _subsets(pictures: tuple[Picture, ...]) -> dict[str, NDArray[np.int64]]:
     return {name: np.array(members[name], dtype=np.int64) for name in sorted(members)}
 
 
-def _copy_objects(name: str, folder: Path) -> str:
-    """Keep the list of classes with the data, in the format it came in."""
-    from coscap.text import objects
-
-    built_in = Path(objects.__file__).parent / "classes" / f"{name}.yaml"
-    path = built_in if built_in.is_file() else Path(name)
-    target = f"{OBJECTS}{path.suffix.lower()}"
-    (folder / target).write_bytes(path.read_bytes())
-    return target
-
-
 def _manifest(
     source: Source,
     choice: Choice,
@@ -213,7 +200,6 @@ def _manifest(
     vocabulary: Vocabulary,
     arrays: dict[str, NDArray[Any]],
     subsets: list[str],
-    objects_file: str,
 ) -> dict[str, Any]:
     lengths = np.diff(arrays["word_offsets"])
     by_split = Counter(arrays["image_split"].tolist())
@@ -245,7 +231,7 @@ def _manifest(
             "captions by split": {name: captions_by_split[number] for number, name in enumerate(SPLITS)},
         },
         "vocabulary": {"units": len(vocabulary), "sha256": vocabulary.digest},
-        "objects": {"name": load_classes(options.objects).name, "file": objects_file},
+        "objects": {"name": load_classes(options.objects).name, "file": OBJECTS},
         "skipped": {
             kind: {"items": n, "first": troubles.examples[kind]} for kind, n in troubles.counts.items()
         },

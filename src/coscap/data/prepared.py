@@ -2,7 +2,7 @@
 
     manifest.json        format, versions, content hashes of the sources, options, counts, skipped items
     vocabulary.json      the units and their numbers
-    objects.yaml         the list of object classes that the captions were split with
+    objects.json         the list of object classes, with its rules, that the captions were split with
     words.npy            (W,)   all captions' units one after the other, without START and END
     contexts.npy         (W,)   the same with SLOT or SLOTS where an object is named: x^m
     word_offsets.npy     (C+1,) caption c is words[word_offsets[c] : word_offsets[c + 1]]
@@ -36,7 +36,7 @@ from coscap.text.objects import ObjectClasses, load_classes
 from coscap.text.vocabulary import Vocabulary
 
 FORMAT = "coscap prepared 1"
-MANIFEST, VOCABULARY, OBJECTS = "manifest.json", "vocabulary.json", "objects"
+MANIFEST, VOCABULARY, OBJECTS = "manifest.json", "vocabulary.json", "objects.json"
 ARRAYS = (
     "words",
     "contexts",
