@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 
 from coscap.data.batch import Batch, RegionBatch
-from coscap.models import ModelConfig, build_model, preset
+from coscap.models import ModelConfig, build_model, keep_freed_memory, preset
 from coscap.text.vocabulary import END, SLOT
 
 BAR = 1.5
@@ -120,6 +120,7 @@ def main() -> int:
         model.loss(batch).objective().backward()
         optimiser.step()
 
+    keep_freed_memory()  # as `coscap train` does
     begin = time.perf_counter()
     batch = make_batch(config)
     now = clock()

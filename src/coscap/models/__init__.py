@@ -6,6 +6,7 @@ from coscap.models.config import ModelConfig, read_config
 from coscap.models.cos_cvae import CosCvae
 from coscap.models.gaussian import Gaussian, kl
 from coscap.models.latents import Latents
+from coscap.models.memory import keep_freed_memory
 from coscap.models.parts import Parts
 from coscap.models.pretrained import Pretrained, load_pretrained, push_pretrained, save_pretrained
 from coscap.models.seq_cvae import SeqCvae
@@ -25,6 +26,7 @@ __all__ = [
     "SeqCvae",
     "UpDown",
     "build_model",
+    "keep_freed_memory",
     "kl",
     "load_pretrained",
     "preset",

@@ -39,7 +39,7 @@ class Gates(nn.Module):
 
     def forward(self, step: Tensor, pictures: Tensor, owners: Tensor) -> Tensor:
         """step: (N, D), pictures: (P, G), owners: (N,) the picture of each word -> (N, G)."""
-        spread = pictures[0] if len(pictures) == 1 else pictures[owners]
+        spread = pictures[0] if len(pictures) == 1 else pictures.index_select(0, owners)
         return torch.addmm(spread, step, self.step.t())
 
 

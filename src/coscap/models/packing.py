@@ -64,7 +64,7 @@ class Packing:
 
     def pack(self, padded: Tensor) -> Tensor:
         """(B, T, ...) -> (N, ...)"""
-        return padded.flatten(0, 1)[self.cells]
+        return padded.flatten(0, 1).index_select(0, self.cells)
 
     def unpack(self, packed: Tensor) -> Tensor:
         """(N, ...) -> (B, T, ...) with zeros after the end."""
@@ -79,4 +79,4 @@ class Packing:
     def shift(self, packed: Tensor) -> Tensor:
         """The value of the word before, zeros for the first. (N, D) -> (N, D)"""
         first = packed.new_zeros(self.sizes[0], *packed.shape[1:])
-        return torch.cat([first, packed[self.previous]])
+        return torch.cat([first, packed.index_select(0, self.previous)])

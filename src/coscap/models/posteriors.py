@@ -51,7 +51,8 @@ class ContextPosterior(nn.Module):
         """words: (N, D) embedded x^m, mean: (P, F), owners: (N,), noise: (N, Z)"""
         turn = packing.reverse  # the same lengths, so the reversed captions are packed alike
         forwards = self.forwards(words, mean, owners, packing)  # (N, H)
-        backwards = self.backwards(words[turn], mean, owners, packing)[turn]  # (N, H)
+        backwards = self.backwards(words.index_select(0, turn), mean, owners, packing)  # from the end
+        backwards = backwards.index_select(0, turn)  # (N, H)
         return self.chain.run(torch.cat([forwards, backwards], dim=1), noise, packing)
 
 
@@ -97,7 +98,7 @@ class ObjectPosterior(nn.Module):
         hidden = self.encoder(torch.cat(step, dim=1), mean, batch.rows[listed.captions], listed)
         hidden = listed.unpack(hidden)  # (B, K, H)
         if self.query is None:
-            return self._fixed(hidden, counts)[packing.captions]
+            return self._fixed(hidden, counts).index_select(0, packing.captions)
         here = torch.arange(hidden.shape[1], device=counts.device) < counts.clamp(min=1)[:, None]  # (B, K)
         asked = packing.unpack(self.query(context)) @ hidden.transpose(1, 2)  # (B, T, K)
         asked = (asked / hidden.shape[2] ** 0.5).masked_fill(~here[:, None], float("-inf"))
