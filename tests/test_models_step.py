@@ -92,6 +92,20 @@ def test_captions_do_not_depend_on_the_batch(kind):
         torch.testing.assert_close(some_logs, chosen, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["cos_cvae", "updown"])
+def test_what_many_rows_share_changes_nothing(kind, monkeypatch):
+    """Regions and words multiplied once, transposed weights: the same numbers as row by row."""
+    model, regions = model_of(kind, output_width=5), make_regions(pictures=2)
+    said, logs, looked = written(model, regions, 40)
+    monkeypatch.setattr("coscap.models.decoder.EXPECTED_WORDS", 0)
+    monkeypatch.setattr("coscap.models.rows.MANY", 1000)
+    monkeypatch.setattr("coscap.models.rows.Said.of", classmethod(lambda cls, tokens: cls(tokens, None)))
+    plain_said, plain_logs, plain_looked = written(model, regions, 40)
+    assert torch.equal(said, plain_said)
+    torch.testing.assert_close(logs, plain_logs, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(looked, plain_looked, rtol=1e-5, atol=1e-5)
+
+
 def test_select_copies_drops_and_reorders_rows():
     model, regions = model_of(), make_regions(pictures=3)
     state = model.start(regions, 4, seed=1, record=True)

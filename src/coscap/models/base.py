@@ -19,6 +19,7 @@ from coscap.models.output import Output
 from coscap.models.packing import Packing
 from coscap.models.parts import Parts
 from coscap.models.regions import Memory, RegionEncoder
+from coscap.models.rows import Said, Turned
 from coscap.models.state import Chain, DecodeState, Shared
 from coscap.text.objects import ObjectClasses
 from coscap.text.vocabulary import SLOT, SLOTS, START, UNK, Vocabulary
@@ -197,11 +198,12 @@ class CaptionModel(nn.Module):
         return DecodeState(
             shared=Shared(
                 regions=regions.mask.shape[1],
-                looked=self.decoder.look(memory),
+                looked=self.decoder.look(memory, draws),
                 context_gates=context_gates,
                 object_gates=object_gates,
                 temperatures=pair,
                 mode=temperature_mode,
+                turned=Turned(len(context_keys)),
             ),
             groups=Groups.even(len(regions.keys), draws, regions.keys.device),
             decoder=self.decoder.start(len(context_keys)),
@@ -220,7 +222,7 @@ class CaptionModel(nn.Module):
     ) -> tuple[Chain | None, Tensor | None]:
         return None, None
 
-    def _draw(self, tokens: Tensor, state: DecodeState) -> tuple[Chain | None, Chain | None]:
+    def _draw(self, said: Said, state: DecodeState) -> tuple[Chain | None, Chain | None]:
         """The latents of the next word."""
         return None, None
 
@@ -230,14 +232,16 @@ class CaptionModel(nn.Module):
 
         Gives log-probabilities (N, V), the next state, and attention over regions (N, R).
         """
-        context, objects = self._draw(tokens, state)
+        said = Said.of(tokens)
+        context, objects = self._draw(said, state)
         zs = Inferred(
             context=None if context is None else context.z, objects=None if objects is None else objects.z
         )
+        shared, words = state.shared, self.decoder_words(said.ids)
         hidden, attention, decoder = self.decoder.step(
-            self.decoder_words(tokens), zs.z(), zs.objects, state.shared.looked, state.groups, state.decoder
+            said, words, zs.z(), zs.objects, shared.looked, state.groups, state.decoder, shared.turned
         )
-        logs = self.output.log_probabilities(hidden, zs.objects)
+        logs = self.output.log_probabilities(hidden, zs.objects, shared.turned)
         history = None if state.history is None else (*state.history, (zs.context, zs.objects))
         after = DecodeState(state.shared, state.groups, decoder, context, objects, state.step + 1, history)
         short = state.shared.regions - attention.shape[1]

@@ -17,6 +17,7 @@ from coscap.models.object_head import ObjectHead
 from coscap.models.posteriors import ObjectPosterior
 from coscap.models.prior import Prior, PriorState
 from coscap.models.regions import Memory
+from coscap.models.rows import Said, Turned
 from coscap.models.sequential import SequentialModel, padded, start_chain
 from coscap.models.state import Chain, DecodeState
 from coscap.text.vocabulary import PAD
@@ -83,16 +84,12 @@ class CosCvae(SequentialModel):
         seen = context if self.config.object_prior_sees == "current" else packing.shift(context)
         gates = prior.gates.pictures(teacher.memory.mean)
         state, z = prior.start(packing.sizes[0]), noise.new_zeros(packing.sizes[0], noise.shape[1])
-        drawn = []
+        drawn, plain = [], Turned(0)
         for start, end in packing.blocks:
             n = end - start
-            p, state = prior.step(
-                words[start:end],
-                torch.cat([seen[start:end], z[:n]], dim=1),
-                gates,
-                teacher.owners[start:end],
-                PriorState(state.h[:n], state.c[:n]),
-            )
+            step = torch.cat([words[start:end], seen[start:end], z[:n]], dim=1)
+            inputs = prior.gates(step, gates, teacher.owners[start:end])
+            p, state = prior.step(inputs, PriorState(state.h[:n], state.c[:n]), plain)
             z = p.sample(noise[start:end])
             drawn.append(z)
         return torch.cat(drawn)
@@ -120,15 +117,15 @@ class CosCvae(SequentialModel):
         chain = start_chain(self.object_prior, self.config.object_latent, keys, given.objects, given.lengths)
         return chain, self.object_prior.gates.pictures(memory.mean)
 
-    def _draw(self, tokens: Tensor, state: DecodeState) -> tuple[Chain | None, Chain | None]:
-        words = self.known_words(tokens)
-        context = self._draw_context(words, state)
-        chain, gates = state.objects, state.shared.object_gates
+    def _draw(self, said: Said, state: DecodeState) -> tuple[Chain | None, Chain | None]:
+        words = self.known_words(said.ids)
+        context = self._draw_context(said, words, state)
+        chain, gates, turned = state.objects, state.shared.object_gates, state.shared.turned
         assert state.context is not None and chain is not None and gates is not None
         seen = context.z if self.config.object_prior_sees == "current" else state.context.z
-        p, prior = self.object_prior.step(
-            words, torch.cat([seen, chain.z], dim=1), gates, state.groups.owners, chain.prior
-        )
+        latents = torch.cat([seen, chain.z], dim=1)
+        inputs = self.object_prior.gates.say(said, words, latents, gates, state.groups.owners, turned)
+        p, prior = self.object_prior.step(inputs, chain.prior, turned)
         objects = chain.draw(
             p, prior, OBJECT_NOISE, state.step, state.shared.temperatures[1], state.shared.mode
         )

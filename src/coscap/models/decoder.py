@@ -21,6 +21,9 @@ from coscap.models.layers import Gates, uniform
 from coscap.models.packing import Packing
 from coscap.models.recurrent import lstm_cell
 from coscap.models.regions import Memory
+from coscap.models.rows import Said, Turned
+
+EXPECTED_WORDS = 11  # of a caption, for weighing what to compute ahead
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,8 @@ class Looked:
     keys: Tensor  # (P, R, A)
     values: Tensor  # (P, R, F)
     barred: Tensor  # (P, R) 0 where there is a region, -inf where not
-    gates: Tensor  # (P, 4 H) what v-bar adds to the attention LSTM
+    gates: Tensor  # (P, 4 Ha) what v-bar adds to the attention LSTM
+    spoken: Tensor | None  # (P, R, 4 Hl) what each region adds to the language LSTM, if it is known ahead
 
 
 @dataclass(frozen=True)
@@ -60,14 +64,21 @@ class Decoder(nn.Module):
         self.query_latent = uniform(config.attention_width, size, width=size) if "query" in inlets else None
         self.language_latent = uniform(4 * language, size, width=size) if "language" in inlets else None
 
-    def look(self, memory: Memory) -> Looked:
-        """All that depends on the picture alone, computed once for all its captions and words."""
+    def look(self, memory: Memory, draws: int = 0) -> Looked:
+        """All that depends on the picture alone, computed once for all its captions and words.
+
+        The language LSTM takes W v^_t = sum_r a_tr W v_r. With many `draws` a picture it is cheaper to
+        multiply each region than each word's attended region; with few (or in training) it is not.
+        """
+        ahead = draws * EXPECTED_WORDS > memory.values.shape[1]
+        regions = self.language_hidden[:, : memory.values.shape[2]]
         barred = torch.zeros(memory.mask.shape, dtype=memory.values.dtype, device=memory.values.device)
         return Looked(
             keys=self.key(memory.values),
             values=memory.values,
             barred=barred.masked_fill(~memory.mask, float("-inf")),
             gates=self.gates.pictures(memory.mean),
+            spoken=memory.values @ regions.t() if ahead else None,
         )
 
     def forward(
@@ -84,7 +95,9 @@ class Decoder(nn.Module):
         words: (N, D) embedded x_{t-1}, z: (N, Z), objects: (N, Zo) z^o for the further inlets,
         rows: (B,) the picture of each caption -> h^lang (N, Hl), attention (N, R).
         """
-        inputs, query, language = self._inputs(words, z, objects, looked, rows[packing.captions])
+        step = words if z is None else torch.cat([words, z], dim=1)
+        inputs = self.gates(step, looked.gates, rows.index_select(0, packing.captions))
+        query, language = self._inlets(objects)
         owners = rows[packing.order]  # captions by falling length
         return attention_loop(
             inputs,
@@ -107,46 +120,48 @@ class Decoder(nn.Module):
 
     def step(
         self,
+        said: Said,
         words: Tensor,
         z: Tensor | None,
         objects: Tensor | None,
         looked: Looked,
         groups: Groups,
         state: DecoderState,
+        turned: Turned,
     ) -> tuple[Tensor, Tensor, DecoderState]:
-        """One word of each row -> h^lang (N, Hl), attention (N, R), state."""
-        inputs, query, language = self._inputs(words, z, objects, looked, groups.owners)
+        """One word of each row; words: (U, D) embedded `said.ids` -> h^lang (N, Hl), attention (N, R), state."""
+        inputs = self.gates.say(said, words, z, looked.gates, groups.owners, turned)
+        query, language = self._inlets(objects)
         before = torch.cat([state.language_h, state.attention_h], dim=1)
-        gates = torch.addmm(inputs, before, self.attention_hidden.t())
+        gates = torch.addmm(inputs, before, turned(self.attention_hidden))
         attention_h, attention_c = lstm_cell(gates, state.attention_c)
         asked = attention_h @ self.query.t()  # (N, A)
         if query is not None:
             asked = asked + query
-        a, seen = self._attend(asked, looked, groups)
-        before = torch.cat([seen, attention_h, state.language_h], dim=1)
-        gates = torch.addmm(language, before, self.language_hidden.t())
+        a = self._attend(asked, looked, groups)  # (P, D, R)
+        weight, known = turned(self.language_hidden), [attention_h, state.language_h]
+        if looked.spoken is None:
+            known.insert(0, groups.collect(torch.bmm(a, looked.values)))  # v^_t
+            gates = torch.addmm(language, torch.cat(known, dim=1), weight)
+        else:
+            gates = torch.addmm(language, torch.cat(known, dim=1), weight[looked.values.shape[2] :])
+            gates = gates + groups.collect(torch.bmm(a, looked.spoken))
         language_h, language_c = lstm_cell(gates, state.language_c)
-        return language_h, a, DecoderState(attention_h, attention_c, language_h, language_c)
+        after = DecoderState(attention_h, attention_c, language_h, language_c)
+        return language_h, groups.collect(a), after
 
-    def _attend(self, asked: Tensor, looked: Looked, groups: Groups) -> tuple[Tensor, Tensor]:
-        """The rows of a picture share its keys and values: nothing of them is copied for each row."""
+    def _attend(self, asked: Tensor, looked: Looked, groups: Groups) -> Tensor:
+        """(P, D, R). The rows of a picture share its keys: nothing of them is copied for each row."""
         queries = groups.spread(asked)  # (P, D, A)
-        met = torch.tanh(looked.keys[:, None] + queries[:, :, None])  # (P, D, R, A)
-        scores = met @ self.score + looked.barred[:, None]  # (P, D, R)
-        a = torch.softmax(scores, dim=2)
-        return groups.collect(a), groups.collect(torch.bmm(a, looked.values))
+        met = (looked.keys[:, None] + queries[:, :, None]).tanh_()  # (P, D, R, A)
+        return torch.softmax(met @ self.score + looked.barred[:, None], dim=2)
 
-    def _inputs(
-        self, words: Tensor, z: Tensor | None, objects: Tensor | None, looked: Looked, owners: Tensor
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """What enters from outside the recurrence: attention LSTM (N, 4 Ha), query (N, A) or None,
-        language LSTM (N, 4 Hl) or (4 Hl,)."""
-        step = words if z is None else torch.cat([words, z], dim=1)
-        inputs = self.gates(step, looked.gates, owners)
+    def _inlets(self, objects: Tensor | None) -> tuple[Tensor | None, Tensor]:
+        """What enters the query, (N, A) or None, and the language LSTM, (N, 4 Hl) or (4 Hl,), from outside."""
         query: Tensor | None = None
         language: Tensor = self.language_bias
         if self.query_latent is not None and objects is not None:
             query = objects @ self.query_latent.t()
         if self.language_latent is not None and objects is not None:
             language = torch.addmm(self.language_bias, objects, self.language_latent.t())
-        return inputs, query, language
+        return query, language

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from coscap.models.packing import Packing
 from coscap.models.recurrent import gru, lstm
+from coscap.models.rows import Said, Turned
 
 
 def uniform(*shape: int, width: int) -> nn.Parameter:
@@ -41,6 +42,15 @@ class Gates(nn.Module):
         """step: (N, D), pictures: (P, G), owners: (N,) the picture of each word -> (N, G)."""
         spread = pictures[0] if len(pictures) == 1 else pictures.index_select(0, owners)
         return torch.addmm(spread, step, self.step.t())
+
+    def say(
+        self, said: Said, words: Tensor, z: Tensor | None, pictures: Tensor, owners: Tensor, turned: Turned
+    ) -> Tensor:
+        """The same for one word of each row. words: (U, D) embedded `said.ids`, z: (N, Z) -> (N, G)"""
+        weight = turned(self.step)  # (D + Z, G)
+        total = said.spread(words @ weight[: words.shape[1]])
+        total = total + (pictures[0] if len(pictures) == 1 else pictures.index_select(0, owners))
+        return total if z is None else torch.addmm(total, z, weight[words.shape[1] :])
 
 
 class Encoder(nn.Module):

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from coscap.models.config import ModelConfig
 from coscap.models.cross_entropy import cross_entropy
 from coscap.models.layers import uniform
+from coscap.models.rows import Turned
 from coscap.text.vocabulary import PAD, SLOT, SLOTS, START, UNK
 
 NEVER = (PAD, START, SLOT, SLOTS)  # no caption has them as a word, so they take no probability
@@ -37,14 +38,12 @@ class Output(nn.Module):
         never = torch.tensor(NEVER, device=last.device)
         return cross_entropy(last, self.weight, self.bias, targets, never)
 
-    def log_probabilities(self, hidden: Tensor, objects: Tensor | None) -> Tensor:
+    def log_probabilities(self, hidden: Tensor, objects: Tensor | None, turned: Turned) -> Tensor:
         """(N, V). <unk> keeps its share of the probability, but cannot be chosen."""
-        logs = torch.log_softmax(self._logits(self._last(hidden, objects)), dim=1)
+        last, weight = self._last(hidden, objects), turned(self.weight)
+        logits = last @ weight if self.bias is None else torch.addmm(self.bias, last, weight)
+        logits.index_fill_(1, torch.tensor(NEVER, device=logits.device), float("-inf"))
+        logs = torch.log_softmax(logits, dim=1)
         if not self.predict_unknown:
             logs[:, UNK] = float("-inf")
         return logs
-
-    def _logits(self, last: Tensor) -> Tensor:
-        logits = nn.functional.linear(last, self.weight, self.bias)
-        never = torch.tensor(NEVER, device=logits.device)
-        return logits.index_fill(1, never, float("-inf"))

@@ -9,6 +9,7 @@ from coscap.models.gaussian import Gaussian
 from coscap.models.layers import Gates, uniform
 from coscap.models.packing import Packing
 from coscap.models.recurrent import lstm, lstm_cell
+from coscap.models.rows import Turned
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,7 @@ class Prior(nn.Module):
         zeros = self.hidden.new_zeros(rows, self.hidden.shape[1])
         return PriorState(zeros, zeros)
 
-    def step(
-        self, words: Tensor, latents: Tensor, pictures: Tensor, owners: Tensor, state: PriorState
-    ) -> tuple[Gaussian, PriorState]:
-        """The same for one word of each row; pictures: (P, 4 H) from `gates.pictures`."""
-        inputs = self.gates(torch.cat([words, latents], dim=1), pictures, owners)
-        h, c = lstm_cell(torch.addmm(inputs, state.h, self.hidden.t()), state.c)
+    def step(self, inputs: Tensor, state: PriorState, turned: Turned) -> tuple[Gaussian, PriorState]:
+        """The same for one word of each row; inputs: (N, 4 H) from `gates`."""
+        h, c = lstm_cell(torch.addmm(inputs, state.h, turned(self.hidden)), state.c)
         return Gaussian.of(self.out(h)), PriorState(h, c)

@@ -7,6 +7,7 @@ from coscap.data.batch import Batch
 from coscap.models.base import Inferred, Teacher
 from coscap.models.gaussian import kl
 from coscap.models.latents import Latents
+from coscap.models.rows import Said
 from coscap.models.sequential import SequentialModel, padded
 from coscap.models.state import Chain, DecodeState
 
@@ -29,5 +30,5 @@ class SeqCvae(SequentialModel):
             lengths=batch.lengths, context=teacher.packing.unpack(z), context_posterior=padded(q, teacher)
         )
 
-    def _draw(self, tokens: Tensor, state: DecodeState) -> tuple[Chain | None, Chain | None]:
-        return self._draw_context(self.known_words(tokens), state), None
+    def _draw(self, said: Said, state: DecodeState) -> tuple[Chain | None, Chain | None]:
+        return self._draw_context(said, self.known_words(said.ids), state), None

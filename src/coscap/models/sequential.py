@@ -11,6 +11,7 @@ from coscap.models.latents import Latents
 from coscap.models.posteriors import ContextPosterior
 from coscap.models.prior import Prior
 from coscap.models.regions import Memory
+from coscap.models.rows import Said
 from coscap.models.state import Chain, DecodeState
 
 
@@ -58,10 +59,12 @@ class SequentialModel(CaptionModel):
         )
         return chain, self.context_prior.gates.pictures(memory.mean)
 
-    def _draw_context(self, words: Tensor, state: DecodeState) -> Chain:
-        chain, gates = state.context, state.shared.context_gates
+    def _draw_context(self, said: Said, words: Tensor, state: DecodeState) -> Chain:
+        """words: (U, D) embedded `said.ids`"""
+        chain, gates, turned = state.context, state.shared.context_gates, state.shared.turned
         assert chain is not None and gates is not None
-        p, prior = self.context_prior.step(words, chain.z, gates, state.groups.owners, chain.prior)
+        inputs = self.context_prior.gates.say(said, words, chain.z, gates, state.groups.owners, turned)
+        p, prior = self.context_prior.step(inputs, chain.prior, turned)
         return chain.draw(
             p, prior, CONTEXT_NOISE, state.step, state.shared.temperatures[0], state.shared.mode
         )

@@ -13,6 +13,7 @@ from coscap.models.groups import Groups
 from coscap.models.latents import Latents
 from coscap.models.noise import normals
 from coscap.models.prior import PriorState
+from coscap.models.rows import Turned
 
 T = TypeVar("T")
 
@@ -48,6 +49,7 @@ class Shared:
     object_gates: Tensor | None  # (P, 4 H) and to p(z^o)
     temperatures: tuple[float, float]  # of z^m and z^o
     mode: str
+    turned: Turned
 
 
 @dataclass(frozen=True)
