@@ -9,14 +9,18 @@ import pytest
 import torch
 
 from coscap.errors import UserError
+from coscap.models import build_model, preset
 from coscap.training.checkpoint import checkpoints, sweep
 from coscap.training.config import Clip, TrainConfig
 from coscap.training.interrupt import Wish
 from coscap.training.log import Log, cut_log
 from coscap.training.loop import Trainer
+from coscap.training.objective import Objective, figures
 from coscap.training.optimiser import clip_gradients
 from coscap.training.pieces import split
+from models_batch import make_batch
 from training_toys import ToyBatches, ToyModel, export_words, one_process, same, toy_config, weights
+from training_world import TINY
 
 
 @pytest.fixture(autouse=True)
@@ -215,6 +219,23 @@ def test_clipping_global_and_by_module() -> None:
     norm, each = gradients("module")
     assert norm == pytest.approx(plain)
     assert each["latent"] == pytest.approx(1, rel=1e-4) and each["words"] == pytest.approx(1, rel=1e-4)
+
+
+def test_the_objective_counts_what_the_model_says() -> None:
+    """Free bits are counted, not logged; weights are those of the schedule."""
+    sizes: dict[str, Any] = TINY | {"vocabulary": 20, "region_width": 6, "classes": 4}
+    sizes |= {"word_dropout": 0.0, "free_bits_object": 3.0}
+    model = build_model(preset(sizes.pop("preset"), **sizes))
+    batch, keys = make_batch(), torch.arange(4)
+    weights_now = {"reconstruction": 1.0, "kl_context": 0.5, "kl_object": 0.25, "extra": 1.0}
+    total, sums = Objective(model)(batch, keys, weights_now)
+    with torch.no_grad():
+        parts = model.loss(batch, keys=keys)
+    torch.testing.assert_close(total.detach() / 4, parts.objective(kl_context=0.5, kl_object=0.25))
+    assert float(sums["kl_object"]) == pytest.approx(float(parts.kl_object.sum()))
+    assert float(parts.free_object.sum()) > 1.5 * float(parts.kl_object.sum())
+    shown = figures(sums, 4)
+    assert shown["active_object"] == float((parts.object_dimensions > 0.01).sum())
 
 
 def test_mixed_precision_trains(tmp_path: Path) -> None:

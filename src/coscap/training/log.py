@@ -39,7 +39,7 @@ class Log:
             return self
         self.file = self.stack.enter_context((self.run / "log.jsonl").open("a", encoding="utf-8"))
         if self.tensorboard:
-            self.board = _board(self.run / "tensorboard")
+            self.board = board_class()(str(self.run / "tensorboard"))
             self.stack.callback(self.board.close)
         if self.console.is_terminal:
             self.live = self.stack.enter_context(Live(console=self.console, refresh_per_second=2))
@@ -123,11 +123,12 @@ def _plain(figures: dict[str, float]) -> str:
     return "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
 
 
-def _board(folder: Path) -> Any:
+def board_class() -> Any:
+    """TensorBoard's writer, or a sentence about the package that is missing."""
     try:
         from torch.utils.tensorboard.writer import SummaryWriter
     except ImportError:
         raise UserError(
             "tensorboard: true needs the package tensorboard; `pip install coscap[tensorboard]` brings it."
         ) from None
-    return SummaryWriter(str(folder))
+    return SummaryWriter

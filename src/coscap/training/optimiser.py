@@ -53,6 +53,8 @@ def clip_gradients(clip: Clip | None, model: nn.Module) -> Tensor:
     norms = []
     for parameters in _clip_groups(clip, model):
         gradients = [p.grad for p in parameters if p.grad is not None]
+        if not gradients:
+            continue
         norm = nn.utils.get_total_norm(gradients)
         if clip is not None:
             nn.utils.clip_grads_with_norm_(parameters, clip.norm, norm)

@@ -31,7 +31,7 @@ from coscap.training.checkpoint import checkpoints, sweep
 from coscap.training.config import TrainConfig, differences, read_config, write_config
 from coscap.training.distributed import Ranks, join
 from coscap.training.interrupt import Wish, stop_wish
-from coscap.training.log import Log, cut_log
+from coscap.training.log import Log, board_class, cut_log
 from coscap.training.loop import Export, Outcome, Trainer
 from coscap.training.objective import Term
 from coscap.training.pieces import seed_all
@@ -46,6 +46,8 @@ def train_run(config: TrainConfig, out: Path, *, resume: bool = False, device: s
     with join(device) as ranks, stop_wish() as wish:
         if config.precision == "float16" and ranks.device.type != "cuda":
             raise UserError("precision: float16 needs a GPU; use bfloat16 or float32 here.")
+        if config.tensorboard:
+            board_class()
         _claim(config, out, resume, ranks)
         trainer, steps = _assemble(config, out, ranks, wish)
         with Log(out, steps, config.tensorboard, quiet=not ranks.first) as log:
