@@ -33,13 +33,14 @@ def test_phrases_that_overlap_themselves() -> None:
     assert machine.met[machine.walk([1, 1, 1, 2])] == 1  # "a a a b" contains "a a b"
     assert machine.met[machine.walk([1, 2, 1, 1])] == 0
     assert len(machine.default) == 4  # nothing, "a", "a a", all
-    assert machine.words == (1, 2)
+    assert machine.kinds == ((1,), (2,))
 
 
 def test_sizes_are_those_of_the_paper() -> None:
     """Four constraints of single words: 2^4 states. At least one of them: two states."""
     constraints = [frozenset({(word,), (word + 10,)}) for word in range(4)]
     assert len(build(constraints).default) == 16
+    assert len(build(constraints).kinds) == 4  # both words of a constraint act alike
     assert len(build(constraints, 1).default) == 2
     assert len(build([], None).default) == 1
 
@@ -50,9 +51,11 @@ def test_a_word_may_meet_two_constraints_and_a_phrase_inside_another() -> None:
 
 
 def test_stacked_machines_are_padded() -> None:
-    one, two = build([frozenset({(7,)})]), build([frozenset({(8, 9)}), frozenset({(7,)})])
+    one, two = build([frozenset({(7,), (6,)})]), build([frozenset({(8, 9)}), frozenset({(7,)})])
     both = stack([one, two, build([])], torch.device("cpu"))
-    assert both.words.tolist() == [[7, -1, -1], [7, 8, 9], [-1, -1, -1]]
+    assert both.words[0].tolist() == [[6, 7], [-1, -1], [-1, -1]]
+    assert both.words[1].tolist() == [[7, -1], [8, -1], [9, -1]]
+    assert (both.words[2] == -1).all()
     assert both.required.tolist() == [1, 2, 0]
     assert both.states == len(two.default)
     _walks_alike(one, both.table[0].tolist(), both.default[0].tolist(), both.met[0].tolist())
@@ -62,5 +65,6 @@ def _walks_alike(machine: Automaton, table: list[list[int]], default: list[int],
     for caption in ([1], [7], [1, 7, 2], []):
         state = 0
         for word in caption:
-            state = table[state][machine.words.index(word)] if word in machine.words else default[state]
+            kinds = [kind for kind, words in enumerate(machine.kinds) if word in words]
+            state = table[state][kinds[0]] if kinds else default[state]
         assert met[state] == machine.met[machine.walk(caption)]

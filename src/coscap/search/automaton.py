@@ -6,8 +6,9 @@ them, its words next to each other. A state of the machine is
     (the constraints met so far, the words at the end of the caption that begin a phrase still wanted)
 
 and all captions that meet enough constraints share one last state. From a state, all words but those of
-the phrases lead to the same state: its default. So a machine is stored as one default for each state and
-a table for the few words that may do otherwise, instead of states x states x vocabulary.
+the phrases lead to the same state: its default. And most words of the phrases act alike: whatever the state,
+"zebra" and "zebras" lead to the same one. So a machine is stored as one default for each state and a table of
+states x kinds of words, instead of states x states x vocabulary.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,15 +25,15 @@ Constraint = frozenset[Phrase]
 class Automaton:
     """The machine of one picture. State 0 is the start."""
 
-    words: tuple[int, ...]  # E words that may leave the default
+    kinds: tuple[tuple[int, ...], ...]  # C sets of words that act alike and may leave the default
     default: tuple[int, ...]  # (S,) the state after any other word
-    table: tuple[tuple[int, ...], ...]  # (S, E) the state after each of `words`
+    table: tuple[tuple[int, ...], ...]  # (S, C) the state after a word of each kind
     met: tuple[int, ...]  # (S,) constraints met; no more than required are counted
     required: int
 
     def walk(self, caption: Iterable[int]) -> int:
         """The state after these words."""
-        columns = {word: column for column, word in enumerate(self.words)}
+        columns = {word: column for column, words in enumerate(self.kinds) for word in words}
         state = 0
         for word in caption:
             state = self.table[state][columns[word]] if word in columns else self.default[state]
@@ -48,7 +49,7 @@ def build(constraints: Sequence[Constraint], at_least: int | None = None) -> Aut
     words = tuple(sorted({word for phrases in constraints for phrase in phrases for word in phrase}))
     numbers: dict[State, int] = {}
     default: list[int] = []
-    table: list[tuple[int, ...]] = []
+    rows: list[tuple[int, ...]] = []  # the state after each of `words`
     todo: list[State] = []
 
     def number(state: State) -> int:
@@ -62,14 +63,17 @@ def build(constraints: Sequence[Constraint], at_least: int | None = None) -> Aut
         met, begun = todo.pop(0)
         if len(met) >= required:  # nothing is wanted any more
             default.append(number((met, ())))
-            table.append(tuple(number((met, ())) for _ in words))
+            rows.append(tuple(number((met, ())) for _ in words))
             continue
         default.append(number((met, ())))
-        table.append(tuple(number(_next(constraints, met, (*begun, word), required)) for word in words))
+        rows.append(tuple(number(_next(constraints, met, (*begun, word), required)) for word in words))
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for word, column in zip(words, zip(*rows, strict=True), strict=True):
+        alike.setdefault(column, []).append(word)
     return Automaton(
-        words=words,
+        kinds=tuple(map(tuple, alike.values())),
         default=tuple(default),
-        table=tuple(table),
+        table=tuple(zip(*alike, strict=True)) if alike else ((),) * len(default),
         met=tuple(min(len(met), required) for met, _ in numbers),
         required=required,
     )
@@ -94,11 +98,11 @@ def _enough(met: frozenset[int], begun: Phrase, required: int) -> State:
 
 @dataclass(frozen=True)
 class Automata:
-    """The machines of P pictures, padded to the most states (S) and words (E) among them."""
+    """The machines of P pictures, padded to the most states (S), kinds (C) and words of a kind (M) among them."""
 
-    words: Tensor  # (P, E) int64, -1 for padding
+    words: Tensor  # (P, C, M) int64, -1 for padding
     default: Tensor  # (P, S)
-    table: Tensor  # (P, S, E)
+    table: Tensor  # (P, S, C)
     met: Tensor  # (P, S)
     required: Tensor  # (P,)
 
@@ -109,16 +113,19 @@ class Automata:
 
 def stack(machines: Sequence[Automaton], device: torch.device) -> Automata:
     states = max(len(machine.default) for machine in machines)
-    width = max(len(machine.words) for machine in machines)
-    words = torch.full((len(machines), width), -1)
+    kinds = max(len(machine.kinds) for machine in machines)
+    most = max((len(words) for machine in machines for words in machine.kinds), default=0)
+    words = torch.full((len(machines), kinds, most), -1)
     default = torch.zeros(len(machines), states, dtype=torch.int64)
-    table = torch.zeros(len(machines), states, width, dtype=torch.int64)
+    table = torch.zeros(len(machines), states, kinds, dtype=torch.int64)
     met = torch.zeros(len(machines), states, dtype=torch.int64)
     for row, machine in enumerate(machines):
-        count, columns = len(machine.default), len(machine.words)
-        words[row, :columns] = torch.tensor(machine.words, dtype=torch.int64)
+        count = len(machine.default)
+        for column, alike in enumerate(machine.kinds):
+            words[row, column, : len(alike)] = torch.tensor(alike)
         default[row, :count] = torch.tensor(machine.default)
-        table[row, :count, :columns] = torch.tensor(machine.table, dtype=torch.int64).view(count, columns)
+        targets = torch.tensor(machine.table, dtype=torch.int64).view(count, len(machine.kinds))
+        table[row, :count, : len(machine.kinds)] = targets
         met[row, :count] = torch.tensor(machine.met)
     required = torch.tensor([machine.required for machine in machines])
     return Automata(*(part.to(device) for part in (words, default, table, met, required)))
