@@ -75,9 +75,8 @@ def main() -> int:
     limit = multiplications(config, said) * gemm
     faster = DRAWS * alone / together
     print(f"threads {torch.get_num_threads()}, multiplication {2 / gemm / 1e9:.1f} GFLOP/s, {rounds} rounds")
-    print(
-        f"{DRAWS} captions ({said} different words at their steps): limit {limit:.3f} s, measured {together:.3f} s; one alone {alone:.3f} s"
-    )
+    print(f"{DRAWS} captions with {said} words that differ at their step: limit {limit:.3f} s")
+    print(f"measured {together:.3f} s; one caption alone {alone:.3f} s")
     print(f"{faster:.1f} times as fast as one draw at a time (bar {FASTER})")
     ratio = together / limit
     print(f"sampling: ratio {ratio:.2f}, bar {BAR}")
