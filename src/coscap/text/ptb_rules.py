@@ -81,7 +81,7 @@ _CAPITALS = "|".join(f"{word}|{word.upper()}" for word in CAPITAL_ABBREVIATIONS.
 
 EXTENSIONS = "bat|bmp|bz2|c|cgi|class|cpp|dll|docx?|exe|gif|gz|h|html?|jar|java|jpe?g|mov|mp3|pdf|php|pl|png|"
 EXTENSIONS += "pptx?|ps|py|sql|tar|txt|wav|x|xml|zip"
-_NAME = r"[A-Za-z][A-Za-z0-9:.-]*"
+_NAME = r"[A-Za-z][A-Za-z0-9_:.-]*"
 _ATTRIBUTE = rf"(?: +{_NAME}(?: *= *(?:'[^']*'|\"[^\"]*\"))?)*"
 _TAG = rf"(?:<[!?][A-Za-z-][^>]*>|<{_NAME}{_ATTRIBUTE} */?>|</{_NAME} *>)"
 _MAIL = r"(?:<|&lt;)?[a-zA-Z0-9][^\s\"<>|(){}]*@(?:[^\s\"<>|(){}.]+\.)*[^\s\"<>|(){}.]+(?:>|&gt;)?"

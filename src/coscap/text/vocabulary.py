@@ -32,11 +32,14 @@ class Vocabulary:
     def build(
         cls, captions: Iterable[Sequence[str]], minimum: int = 4, objects: ObjectClasses | None = None
     ) -> "Vocabulary":
-        """Count the units of the training captions; keep those seen `minimum` times and all object names."""
+        """Count the units of the training captions and keep those seen at least `minimum` times.
+
+        The words that fill a slot of any class are kept in any case: a novel object has no training caption.
+        """
         counts = Counter(unit for caption in captions for unit in caption)
         kept = {unit for unit, count in counts.items() if count >= minimum}
         for each in objects.classes if objects else ():
-            kept.update((*each.words, *each.plurals))
+            kept.update((each.singular, each.plural))
         kept.difference_update(SPECIAL)
         return cls((*SPECIAL, *sorted(kept, key=lambda unit: (-counts[unit], unit))))
 
