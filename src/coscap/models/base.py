@@ -14,6 +14,7 @@ from coscap.models.config import ModelConfig
 from coscap.models.decoder import Decoder
 from coscap.models.groups import Groups
 from coscap.models.latents import Latents
+from coscap.models.layers import Words
 from coscap.models.noise import Source, row_keys
 from coscap.models.output import Output
 from coscap.models.packing import Packing
@@ -70,8 +71,8 @@ class CaptionModel(nn.Module):
         self.regions = RegionEncoder(config)
         own = config.decoder_word_width > 0
         needed = config.kind != "updown" or not own
-        self.words = _words(config.vocabulary, config.word_width) if needed else None
-        self.own_words = _words(config.vocabulary, config.decoder_word_width) if own else None
+        self.words = Words(config.vocabulary, config.word_width) if needed else None
+        self.own_words = Words(config.vocabulary, config.decoder_word_width) if own else None
         self.decoder = Decoder(config)
         self.output = Output(config, self.decoder_words)
 
@@ -174,7 +175,7 @@ class CaptionModel(nn.Module):
         *,
         seed: int = 0,
         temperature: float | tuple[float, float] = 1.0,
-        temperature_mode: Literal["scale", "power"] = "scale",
+        temperature_mode: Literal["scale", "power"] | None = None,
         context_seed: int | None = None,
         object_seed: int | None = None,
         latents: Latents | None = None,
@@ -182,7 +183,8 @@ class CaptionModel(nn.Module):
     ) -> DecodeState:
         """The state before the first word, with `draws` rows for each picture, picture-major.
 
-        `temperature` is of both latents, or a pair (z^m, z^o). `context_seed` and `object_seed` stand in
+        `temperature` is of both latents, or a pair (z^m, z^o), in the mode of the configuration unless
+        another is given. `context_seed` and `object_seed` stand in
         for `seed` of one latent: the same noise for z^m with new noise for z^o, and the other way round.
         `latents` gives values instead of draws, `record` keeps those drawn for `state.latents()`.
         """
@@ -202,7 +204,7 @@ class CaptionModel(nn.Module):
                 context_gates=context_gates,
                 object_gates=object_gates,
                 temperatures=pair,
-                mode=temperature_mode,
+                mode=temperature_mode or self.config.temperature_mode,
                 turned=Turned(len(context_keys)),
             ),
             groups=Groups.even(len(regions.keys), draws, regions.keys.device),
@@ -285,9 +287,3 @@ class CaptionModel(nn.Module):
                 f"{name} holds a {loaded.model.config.kind}, not a {cls.__name__}; load it as that."
             )
         return loaded.model
-
-
-def _words(count: int, width: int) -> nn.Embedding:
-    words = nn.Embedding(count, width)
-    nn.init.normal_(words.weight, std=width**-0.5)
-    return words

@@ -36,6 +36,9 @@ class ModelConfig(BaseModel):
     region_projection: int = Field(0, ge=0)
     """Width of a layer with ReLU that every region passes first; 0: attend to the features themselves."""
 
+    region_norm: bool = False
+    """Normalise each region as the decoder attends to it (layer norm, a small gain at first)."""
+
     word_width: int = Field(300, ge=1)
     """Width of the word embedding of posteriors and priors."""
     decoder_word_width: int = Field(1000, ge=0)
@@ -100,6 +103,10 @@ class ModelConfig(BaseModel):
     """Weight of that head's loss in the objective."""
     object_latent_to: tuple[Inlet, ...] = ()
     """Where z^o_t enters the decoder besides the attention LSTM: its query, language LSTM, output layer."""
+    temperature_mode: Literal["scale", "power"] = "scale"
+    """What a temperature does to the deviation of a draw from a prior: factor, or exponent (released code)."""
+    pseudo_temperature: float = Field(1.0, ge=0)
+    """Temperature of z^o where training draws it from its prior, for pseudo captions (released code: 0.6)."""
     predict_unknown: bool = False
     """Let searches choose <unk>."""
 

@@ -26,6 +26,9 @@ from coscap.models.rows import Said, Turned
 EXPECTED_WORDS = 11  # of a caption, for weighing what to compute ahead
 
 
+WORD_LIFT, HIDDEN_LIFT = 2.0, 8.0  # chosen by the loss after 50 steps: docs/training.md
+
+
 @dataclass(frozen=True)
 class Looked:
     """The regions of P pictures, ready to be attended to."""
@@ -59,6 +62,10 @@ class Decoder(nn.Module):
         self.language_bias = nn.Parameter(torch.zeros(4 * language))
         with torch.no_grad():
             self.language_bias[language : 2 * language] = 1
+            # A fresh LSTM's h is a tenth of what it reads in size. Without a lift, words fade on their way through
+            # two of them, and training stands still at the frequencies of words for hundreds of steps.
+            self.gates.step *= WORD_LIFT
+            self.language_hidden[:, config.value_width : config.value_width + attention] *= HIDDEN_LIFT
         inlets = config.object_latent_to if config.kind == "cos_cvae" else ()
         size = config.object_latent
         self.query_latent = uniform(config.attention_width, size, width=size) if "query" in inlets else None

@@ -16,6 +16,17 @@ def uniform(*shape: int, width: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound))
 
 
+class Words(nn.Embedding):
+    """Word embeddings of unit variance whose weights are small, so that a tied vocabulary layer can share them."""
+
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__(count, width)
+        nn.init.normal_(self.weight, std=width**-0.5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids) * self.embedding_dim**0.5
+
+
 class Gates(nn.Module):
     """What enters a recurrent cell from outside: a part for each word and a part for each picture.
 

@@ -9,6 +9,7 @@ from coscap.models.layers import uniform
 from coscap.models.rows import Turned
 from coscap.text.vocabulary import PAD, SLOT, SLOTS, START, UNK
 
+OUTPUT_LIFT = 4.0  # as the lifts in decoder.py
 NEVER = (PAD, START, SLOT, SLOTS)  # no caption has them as a word, so they take no probability
 
 
@@ -24,6 +25,9 @@ class Output(nn.Module):
         width = config.output_width or width
         tied = words.weight if config.tie_words else None
         self.weight = uniform(config.vocabulary, width, width=width) if tied is None else tied
+        if self.squeeze is not None:
+            with torch.no_grad():
+                self.squeeze.weight *= OUTPUT_LIFT
         self.bias = nn.Parameter(torch.zeros(config.vocabulary)) if config.output_bias else None
         self.predict_unknown = config.predict_unknown
 

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from coscap.data.batch import OnDevice, RegionBatch
 from coscap.models.config import ModelConfig
 
+QUIET = 0.15  # regions speak softly at first, or they drown the words
+
 
 @dataclass(frozen=True)
 class Memory(OnDevice):
@@ -32,6 +34,10 @@ class RegionEncoder(nn.Module):
             nn.Linear(config.described_width, config.region_projection) if config.region_projection else None
         )
 
+        self.norm = nn.LayerNorm(config.value_width) if config.region_norm else None
+        if self.norm is not None:
+            nn.init.constant_(self.norm.weight, QUIET)
+
     def forward(self, regions: RegionBatch) -> Memory:
         config = self.config
         detected = regions.mask & (regions.labels >= 0)  # (P, R)
@@ -42,6 +48,8 @@ class RegionEncoder(nn.Module):
         values = self._describe(regions, used, width)  # (P, R', F)
         if self.project is not None:
             values = torch.relu(self.project(values))
+        if self.norm is not None:
+            values = self.norm(values)
         chosen = {"all": used, "detections": detected, "grid": used & ~detected}[config.mean_over]
         weights = _or_else(chosen & used, used).to(values.dtype)
         weights = weights / weights.sum(1, keepdim=True)
