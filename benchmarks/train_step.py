@@ -120,7 +120,7 @@ def main() -> int:
         model.loss(batch).objective().backward()
         optimiser.step()
 
-    keep_freed_memory()  # as `coscap train` does
+    keep_freed_memory()
     begin = time.perf_counter()
     batch = make_batch(config)
     now = clock()

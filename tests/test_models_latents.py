@@ -134,6 +134,22 @@ def test_temperature_zero_gives_the_mean_and_pairs_are_apart():
     assert not torch.equal(drawn(1, (0.0, 1.0)).objects, drawn(2, (0.0, 1.0)).objects)
 
 
+def test_pseudo_captions_draw_the_object_latent_from_its_prior():
+    """With temperature 0 the draw is the prior's mean: the noise no longer matters, and no KL(z^o) is counted."""
+    batch = make_batch()
+    for temperature, same in ((0.0, True), (1.0, False)):
+        model = model_of(pseudo_temperature=temperature)
+        with torch.no_grad():
+            drawn = []
+            for keys in (KEYS, KEYS + 50):
+                teacher = model._teacher(batch, None, keys)
+                words = model.known_words(teacher.previous)
+                drawn.append(model._draw_objects(teacher, words, torch.zeros(len(words), 4)))
+        assert torch.equal(*drawn) is same
+        parts = model.loss(batch, keys=KEYS, objects="prior")
+        assert bool((parts.kl_object == 0).all()) and bool((parts.kl_context > 0).all())
+
+
 def test_free_bits_per_step_and_per_caption():
     batch = make_batch()
     plain = model_of().loss(batch, keys=KEYS)

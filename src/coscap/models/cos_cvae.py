@@ -90,7 +90,7 @@ class CosCvae(SequentialModel):
             step = torch.cat([words[start:end], seen[start:end], z[:n]], dim=1)
             inputs = prior.gates(step, gates, teacher.owners[start:end])
             p, state = prior.step(inputs, PriorState(state.h[:n], state.c[:n]), plain)
-            z = p.sample(noise[start:end])
+            z = p.sample(noise[start:end], self.config.pseudo_temperature, self.config.temperature_mode)
             drawn.append(z)
         return torch.cat(drawn)
 
