@@ -5,7 +5,7 @@ import sys
 import typer
 
 from coscap import __version__
-from coscap.cli import contexts, data, evaluate, features, rerank, sample, train
+from coscap.cli import caption, contexts, data, evaluate, features, rerank, sample, train
 from coscap.errors import UserError
 
 app = typer.Typer(
@@ -31,6 +31,7 @@ def _root(
 
 
 # One line a verb, in the order in which a user meets them.
+app.command("caption")(caption.caption)
 app.add_typer(features.app, name="features")
 app.add_typer(data.app, name="data")
 app.command("contexts")(contexts.contexts)

@@ -102,7 +102,12 @@ class SearchSettings(BaseModel):
 
 
 def settings_from(**values: Any) -> SearchSettings:
-    """Checked settings, or a UserError about the first one that is wrong."""
+    """Checked settings, or a UserError about the first one that is wrong.
+
+    Words that a caption must contain ask for a constrained search; it need not be named.
+    """
+    if "search" not in values and (values.get("must") or values.get("detected")):
+        values["search"] = "constrained"
     try:
         return SearchSettings(**values)
     except ValidationError as error:
