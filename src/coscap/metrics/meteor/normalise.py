@@ -55,7 +55,7 @@ def _patterns(letters: str) -> tuple[tuple[re.Pattern[str], str], ...]:
 def _full_stops(tokens: list[str], tables: Tables) -> list[str]:
     """Split a full stop from the word before it, unless it belongs to an abbreviation."""
     out: list[str] = []
-    for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
+    for token, following in zip(tokens, [*tokens[1:], ""], strict=False):
         word = token[:-1]
         if not word or not token.endswith(".") or word.endswith("."):
             out.append(token)
