@@ -12,11 +12,20 @@ from coscap.vision.huggingface import DETECTIONS, _corners, _features, _scores
 
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
-torch.set_num_threads(1)  # for models this small, threads only wait for each other
+
 pytest.importorskip("scipy")  # for the processor of OWLv2
 
 LABELS = {0: "cat", 1: "dog", 2: "kite"}
 PICTURES = [Image.new("RGB", (90, 50), "red"), Image.effect_noise((64, 64), 80).convert("RGB")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """For models this small, threads only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -91,10 +91,15 @@ class BuiltinDetector:
 
 
 def squash(picture: Image.Image, side: int) -> NDArray[np.uint8]:
-    """To a square (side, side, 3), whatever the shape: so were the pictures that the captioner learnt from."""
-    if picture.size != (side, side):
-        picture = picture.resize((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)
-    return np.asarray(picture)
+    """To a square (side, side, 3), whatever the shape: so were the pictures that the captioner learnt from.
+
+    Cubic where there are pixels to invent; linear, which takes two thirds of the time, where there are enough.
+    """
+    if picture.size == (side, side):
+        return np.asarray(picture)
+    enough = min(picture.size) >= side
+    filter = Image.Resampling.BILINEAR if enough else Image.Resampling.BICUBIC
+    return np.asarray(picture.resize((side, side), filter, reducing_gap=3.0))
 
 
 def _session(name: str, threads: int) -> Any:

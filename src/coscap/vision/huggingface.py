@@ -6,8 +6,8 @@ look for the classes that the user names, so they can find objects that no train
 """
 
 import hashlib
+import importlib.util
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class TransformersDetector:
         config = _load(transformers.AutoConfig, name)
         self._open = config.model_type in OPEN_VOCABULARY
         self._padded = config.model_type in PADDED_TO_SQUARE
-        if self._padded and find_spec("scipy") is None:
+        if self._padded and importlib.util.find_spec("scipy") is None:
             raise UserError(f"{name} needs scipy for its pictures; run: pip install scipy.")
         if self._open and not classes:
             raise UserError(
@@ -118,7 +118,7 @@ def _scores(logits: NDArray[np.float32], classes: int) -> tuple[NDArray[np.float
         powers = np.exp(logits - logits.max(axis=1, keepdims=True))
         chances = (powers / powers.sum(axis=1, keepdims=True))[:, :-1]
     else:
-        chances = 1 / (1 + np.exp(-logits))
+        chances = 0.5 * (1 + np.tanh(0.5 * logits))  # the logistic function, which cannot overflow so
     return chances.max(axis=1).astype(np.float32), chances.argmax(axis=1)
 
 
@@ -143,11 +143,12 @@ def _features(output: Any, boxes: NDArray[np.float32], queries: int) -> NDArray[
 
 def _library() -> Any:
     try:
-        import transformers
+        transformers: Any = importlib.import_module("transformers")
     except ImportError:
         raise UserError(
             "a hf: detector needs the transformers library; run: pip install 'coscap[detectors]'."
         ) from None
+    transformers.utils.logging.disable_progress_bar()
     return transformers
 
 
