@@ -40,7 +40,9 @@ def test_formats(kind: str) -> None:
     assert is_red(picture, 5, 12) and not is_red(picture, 35, 12)
 
 
-@pytest.mark.parametrize(("mode", "kind"), [("L", "PNG"), ("P", "PNG"), ("CMYK", "JPEG"), ("1", "PNG"), ("LA", "PNG")])
+@pytest.mark.parametrize(
+    ("mode", "kind"), [("L", "PNG"), ("P", "PNG"), ("CMYK", "JPEG"), ("1", "PNG"), ("LA", "PNG")]
+)
 def test_modes(mode: str, kind: str) -> None:
     picture = open_picture(encoded(scene().convert("L" if mode == "LA" else "RGB").convert(mode), kind))
     assert (picture.mode, picture.size) == ("RGB", (WIDTH, HEIGHT))
@@ -50,7 +52,9 @@ def test_modes(mode: str, kind: str) -> None:
 
 def test_transparent_is_white() -> None:
     image = scene().convert("RGBA")
-    image.putalpha(Image.fromarray(np.repeat([[255], [0]], HEIGHT // 2, axis=0).astype(np.uint8).repeat(WIDTH, 1)))
+    image.putalpha(
+        Image.fromarray(np.repeat([[255], [0]], HEIGHT // 2, axis=0).astype(np.uint8).repeat(WIDTH, 1))
+    )
     picture = open_picture(encoded(image, "PNG"))
     assert is_red(picture, 5, 2)
     assert picture.getpixel((5, HEIGHT - 2)) == (255, 255, 255)
