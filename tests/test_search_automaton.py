@@ -50,6 +50,10 @@ def test_a_word_may_meet_two_constraints_and_a_phrase_inside_another() -> None:
     assert [machine.met[machine.walk([5, 6, 7, 8][:end])] for end in range(5)] == [0, 0, 0, 2, 3]
 
 
+def test_a_phrase_that_contains_an_alternative_adds_no_state() -> None:
+    assert build([frozenset({(3,), (5, 3), (4, 3, 5)})]) == build([frozenset({(3,)})])
+
+
 def test_stacked_machines_are_padded() -> None:
     one, two = build([frozenset({(7,), (6,)})]), build([frozenset({(8, 9)}), frozenset({(7,)})])
     both = stack([one, two, build([])], torch.device("cpu"))

@@ -96,6 +96,19 @@ def test_top_k_and_top_p_leave_the_likeliest_words(top_k: int, top_p: float) -> 
         assert counts[word] / 10_000 == pytest.approx(share / sum(kept.values()), abs=1e-3)
 
 
+def test_top_p_sorts_only_as_many_words_as_it_needs() -> None:
+    """The same choice whether the likeliest words suffice or another row makes all be sorted."""
+    random = torch.Generator().manual_seed(1)
+    sharp = (torch.randn(40, 3000, generator=random) * 4).log_softmax(1)
+    flat = torch.zeros(1, 3000).log_softmax(1)
+    chance = torch.rand(41, generator=random, dtype=torch.float64)
+    settings = SearchSettings(choose="sample", top_p=0.9)
+    alone = choose(sharp, chance[:40], settings)
+    both = choose(torch.cat([sharp, flat]), chance, settings)
+    assert both[:40].tolist() == alone.tolist()
+    assert abs(int(both[40]) - float(chance[40]) * 2700) < 2  # 90 % of equally likely words
+
+
 def test_words_of_probability_zero_are_never_drawn() -> None:
     logs = torch.tensor([[-math.inf, 0.0, -math.inf]])
     chance = torch.tensor([0.0, 0.5, 1.0 - 1e-16], dtype=torch.float64)

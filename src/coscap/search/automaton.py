@@ -45,6 +45,7 @@ State = tuple[frozenset[int], Phrase]  # constraints met, beginning of a phrase
 
 def build(constraints: Sequence[Constraint], at_least: int | None = None) -> Automaton:
     """The machine for `at_least` of these constraints (all of them if None)."""
+    constraints = [_shortest(phrases) for phrases in constraints]
     required = len(constraints) if at_least is None else min(at_least, len(constraints))
     words = tuple(sorted({word for phrases in constraints for phrase in phrases for word in phrase}))
     numbers: dict[State, int] = {}
@@ -77,6 +78,15 @@ def build(constraints: Sequence[Constraint], at_least: int | None = None) -> Aut
         met=tuple(min(len(met), required) for met, _ in numbers),
         required=required,
     )
+
+
+def _shortest(phrases: Constraint) -> Constraint:
+    """Without phrases that contain another: who writes "school bus" has written "bus"."""
+
+    def inside(short: Phrase, long: Phrase) -> bool:
+        return any(long[at : at + len(short)] == short for at in range(len(long) - len(short) + 1))
+
+    return frozenset(p for p in phrases if not any(other != p and inside(other, p) for other in phrases))
 
 
 def _next(constraints: Sequence[Constraint], met: frozenset[int], written: Phrase, required: int) -> State:

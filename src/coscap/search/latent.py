@@ -13,6 +13,7 @@ from coscap.search.trace import Ended, Trace
 from coscap.text.vocabulary import END, START
 
 _STREAM = 0x776F7264  # names the noise of words, apart from the latents'
+_LIKELY = 256  # this many of the likeliest words are looked at before all are sorted
 
 
 def start(model: Step[S], regions: RegionBatch, draws: range, settings: SearchSettings) -> S:
@@ -92,8 +93,13 @@ def _draw(allowed: Tensor, chance: Tensor, settings: SearchSettings) -> Tensor:
     scaled = allowed.double() / settings.word_temperature
     if settings.top_k == 0 and settings.top_p == 1.0:
         return _inverse(scaled.softmax(1), chance)
-    best, index = top(scaled, settings.top_k or scaled.shape[1])  # (N, K) by falling probability
-    probabilities = best.softmax(1)
+    width = scaled.shape[1]
+    best, index = top(scaled, min(settings.top_k or _LIKELY, width))  # (N, K) by falling probability
+    whole = (best if settings.top_k else scaled).logsumexp(1, keepdim=True)  # what top_p is a part of
+    probabilities = (best - whole).exp()
+    if not settings.top_k and bool((probabilities.sum(1) < settings.top_p).any()):  # these were not enough
+        best, index = top(scaled, width)
+        probabilities = (best - whole).exp()
     before = probabilities.cumsum(1) - probabilities
     probabilities = probabilities.masked_fill(before >= settings.top_p, 0.0)  # the first word always stays
     return index.gather(1, _inverse(probabilities, chance)[:, None])[:, 0]

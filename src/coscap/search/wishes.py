@@ -95,7 +95,7 @@ def _known(text: str, vocabulary: Vocabulary, objects: ObjectClasses, controls: 
     phrases = {
         phrase
         for form in _alternatives(text, objects)
-        for phrase in _phrases(form, vocabulary, objects)
+        for phrase in _phrases(form, vocabulary, objects)[:1]
         if not set(phrase) & set(controls.never) and phrase not in controls.phrases
     }
     return frozenset(phrases)
@@ -129,11 +129,11 @@ def _forms_of(words: str, each: ObjectClass) -> list[str]:
     return [form for form in every if plural(words) == form or plural(form) == words]
 
 
-def _phrases(text: str, vocabulary: Vocabulary, objects: ObjectClasses) -> set[Phrase]:
-    """The ways in which the model can write a text: object names as one unit, and word by word."""
+def _phrases(text: str, vocabulary: Vocabulary, objects: ObjectClasses) -> list[Phrase]:
+    """The ways in which the model can write a text, the usual one first: in fewer units."""
     tokens = text.split(" ")
     ways = [(text,), split(tokens, objects).units, tuple(tokens)]
-    return {tuple(vocabulary.encode(way)) for way in ways if all(unit in vocabulary for unit in way)}
+    return [tuple(vocabulary.encode(way)) for way in ways if all(unit in vocabulary for unit in way)]
 
 
 def _units_with(text: str, vocabulary: Vocabulary) -> set[int]:
