@@ -9,7 +9,9 @@ import typer
 if TYPE_CHECKING:
     from coscap.data.records import Source, Troubles
 
-app = typer.Typer(no_args_is_help=True, help="Prepare captions for training, or look at prepared ones.")
+HELP = "Prepare captions for training, or look at prepared ones.\n\nExample: coscap data coco --split mrnn --out coco"
+
+app = typer.Typer(no_args_is_help=True, help=HELP)
 
 Out = Annotated[
     Path, typer.Option("--out", "-o", help="The folder to write, e.g. --out coco; an older one is replaced.")

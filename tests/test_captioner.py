@@ -1,0 +1,156 @@
+"""The public API and the command, from real photographs to captions, with a small model of random weights."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from coscap import Captioner
+from coscap.cli.main import app
+from coscap.errors import UserError
+from coscap.models import build_model, preset, save_pretrained
+from coscap.search import Caption, SearchSettings
+from coscap.search.select import select
+from coscap.text import Vocabulary, load_classes
+from coscap.vision.detectors import load_detector
+
+EXAMPLES = sorted(Path(__file__).parents[1].glob("examples/*.jpg"))
+WORDS = "a the on in of with man woman dog cat cup table holding sitting white small street two and".split()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved model with random weights."""
+    torch.manual_seed(3)
+    classes = load_classes("coco")
+    vocabulary = Vocabulary.build([WORDS], minimum=1, objects=classes)
+    recipe = load_detector().recipe
+    config = dict(
+        attention_lstm=16, language_lstm=16, region_projection=16, attention_width=8, context_posterior=8,
+        object_posterior=8, context_prior=8, object_prior=8, classes=len(recipe.classes),
+    )  # fmt: skip
+    model = build_model(preset("small", vocabulary=len(vocabulary), region_width=recipe.width, **config))
+    path = tmp_path_factory.mktemp("model") / "tiny"
+    save_pretrained(model, path, vocabulary=vocabulary, recipe=recipe, classes=classes)
+    return path
+
+
+@pytest.fixture(scope="module")
+def captioner(folder: Path) -> Captioner:
+    return Captioner.from_pretrained(folder)
+
+
+def test_captions_have_words_with_boxes_and_do_not_depend_on_company(captioner: Captioner) -> None:
+    settings = SearchSettings(max_length=6)
+    alone = captioner(EXAMPLES[0], n=3, settings=settings)
+    assert alone.photo == str(EXAMPLES[0])
+    assert 1 <= len(alone.captions) <= 3
+    assert len({caption.text for caption in alone.captions}) == len(alone.captions)
+    for caption in alone.captions:
+        assert caption.text == " ".join(word.word for word in caption.words)
+        assert caption.log_probability < 0
+        for word in caption.words:
+            x1, y1, x2, y2 = word.box
+            assert 0 <= x1 < x2 <= 1 and 0 <= y1 < y2 <= 1
+            assert 0 < word.weight <= 1
+    together = captioner([EXAMPLES[1], EXAMPLES[0]], n=3, settings=settings)
+    assert [c.text for c in together[1].captions] == [c.text for c in alone.captions]
+
+
+def test_paths_bytes_pictures_and_arrays_give_the_same(captioner: Captioner) -> None:
+    path = EXAMPLES[0]
+    picture = Image.open(path).convert("RGB")
+    many = captioner([path, str(path), path.read_bytes(), picture, np.asarray(picture)], n=2)
+    assert len({tuple(c.text for c in result.captions) for result in many}) == 1
+
+
+def test_what_is_no_photograph_is_one_sentence(captioner: Captioner) -> None:
+    with pytest.raises(UserError, match="uint8"):
+        captioner(np.zeros((4, 4, 3)))
+    with pytest.raises(UserError, match="variety"):
+        captioner(EXAMPLES[0], variety=2.0)
+
+
+def test_vary_keeps_one_latent(captioner: Captioner) -> None:
+    first = captioner(EXAMPLES[0], n=2).captions[0]
+    for keep in ("context", "objects"):
+        others = captioner.vary(first, keep=keep, n=3)
+        assert all(other.text != first.text for other in others)
+    with pytest.raises(UserError, match="keep"):
+        captioner.vary(first, keep="both")  # type: ignore[arg-type]
+
+
+def told(text: str, log_probability: float) -> Caption:
+    return Caption(tuple(text.split()), log_probability, 0, np.zeros((1, 1), np.float32))
+
+
+def test_select_goes_from_likely_to_different() -> None:
+    pool = [told("a dog on grass", -4.0), told("a dog on the grass", -5.4), told("two cats asleep", -9.0)]
+    pool.append(told("a dog on grass", -6.0))
+    assert [c.text for c in select(pool, 2, 0.0)] == ["a dog on grass", "a dog on the grass"]
+    assert [c.text for c in select(pool, 2, 1.0)] == ["a dog on grass", "two cats asleep"]
+    assert len(select(pool, 9, 0.5)) == 3
+    assert select(pool, 1, 0.5)[0].log_probability == -4.0
+    assert select([], 3, 0.5) == []
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["caption", *arguments])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        assert isinstance(done.exception, UserError), done.exception
+        return 2, str(done.exception)
+    return done.exit_code, done.stdout
+
+
+def test_command_writes_json_and_a_page(folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    code, out = run(*map(str, EXAMPLES[:2]), "-n", "2", "--model", str(folder), "--json", "--html", str(page))
+    assert code == 0
+    results = json.loads(out[: out.rindex("]") + 1])
+    assert [result["photo"] for result in results] == [str(path) for path in EXAMPLES[:2]]
+    for result in results:
+        for caption in result["captions"]:
+            assert set(caption) == {"text", "log_probability", "words"}
+            assert all(set(word) == {"word", "box", "weight"} for word in caption["words"])
+    text = page.read_text()
+    assert text.count("<figure>") == 2
+    assert "{{" not in text
+    assert 'src="http' not in text
+
+
+def test_command_goes_on_after_a_bad_photograph(folder: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(EXAMPLES[0].read_bytes()[:300])
+    page = tmp_path / "page.html"
+    code, message = run(str(broken), str(EXAMPLES[0]), "--model", str(folder), "-n", "1", "--html", str(page))
+    assert code == 2
+    assert "1 of 2" in message and "broken.jpg" in message
+    assert page.read_text().count("<figure>") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["nothing-here.jpg"], "nothing-here.jpg does not exist"),
+        (["http://127.0.0.1:9/x.jpg"], "--urls"),
+        (["x.jpg", "--accurate", "--diverse"], "exclude each other"),
+    ],
+)
+def test_bad_arguments_are_one_sentence(arguments: list[str], expected: str) -> None:
+    code, message = run(*arguments)
+    assert code == 2
+    assert expected in message
+
+
+def test_must_and_without(folder: Path) -> None:
+    code, out = run(str(EXAMPLES[0]), "--model", str(folder), "--must", "zebra", "-n", "2", "--json")
+    assert code == 0
+    texts = [caption["text"] for caption in json.loads(out)[0]["captions"]]
+    assert texts and all("zebra" in text for text in texts)
+    code, out = run(str(EXAMPLES[0]), "--model", str(folder), "--without", "person", "-n", "4", "--json")
+    words = {w["word"] for c in json.loads(out)[0]["captions"] for w in c["words"]}
+    assert not words & {"man", "woman", "person", "people"}
