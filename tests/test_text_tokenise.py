@@ -48,6 +48,7 @@ def test_the_short_way_equals_the_rules() -> None:
         ("“It’s ½ – or £5…” 😀", "it 's 1/2 or # 5"),
         ("see http://a.org/x?y=1, or me@foo.com", "see http://a.org/x?y=1 or me@foo.com"),
         ("J. Smith saw x. The end", "j. smith saw x the end"),
+        ("हिन्दी में कुत्ता", "हिन्दी में कुत्ता"),
         ("a\nb\r\nc\u2028d\te", "a b c d e"),
         ("", ""),
         (" \n ", ""),

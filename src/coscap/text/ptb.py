@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterable
 
-from coscap.text.ptb_rules import NUMBERED_ABBREVIATIONS, SOFT_HYPHEN, TWO_WORDS, rules
+from coscap.text.ptb_characters import SOFT_HYPHEN
+from coscap.text.ptb_rules import NUMBERED_ABBREVIATIONS, TWO_WORDS, rules
 
 # The official list. It is compared with lower-cased tokens, so "-lrb-" and its kin are not in it and survive.
 PUNCTUATION = frozenset(["''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-", ".", "?", "!", ","])

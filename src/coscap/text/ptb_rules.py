@@ -12,32 +12,7 @@ dot behind it, and on thousands of generated lines (scripts/check_tokeniser.py).
 import re
 from functools import cache
 
-# -- characters ------------------------------------------------------------------------------------------------
-
-# Numerals that Python counts as word characters, and the tokeniser does not.
-_NOT_LETTERS = (
-    r"_\u00b2\u00b3\u00b9\u00bc-\u00be\u09f4-\u09f9\u2070-\u209c\u2150-\u2182\u2185-\u218b\u2460-\u2bff"
-)
-_NOT_LETTERS += r"\u3007\u3021-\u3029\u3192-\u33ff"
-_WIDE = r"\U00010000-\U0010ffff"  # outside the basic plane nothing is known: emoji vanish
-ALNUM = rf"[^\W{_NOT_LETTERS}{_WIDE}]"
-LETTER = (
-    rf"(?:[^\W\d{_NOT_LETTERS}{_WIDE}]|[\u02c2-\u02df\u02e5-\u036f\u0483-\u0487\u0591-\u05bd\u064b-\u065e])"
-)
-SOFT_HYPHEN = "\u00ad"
-APOS = r"(?:['’\u0092]|&apos;)"
-HYPHEN = r"[-\u058a\u2010\u2011]"
-# Symbols that are tokens by themselves; a character that is in none of the rules vanishes.
-SYMBOL = (
-    r"[$%&*;<=>\\^`|~\u00a1\u00a5-\u00a9\u00ac\u00ae-\u00b4\u00b6-\u00b9\u00bf\u00d7\u00f7\u037e\u0387\u0589\u05be"
-    r"\u05c0\u05c3\u05c6\u05f3\u05f4\u0600-\u0603\u0606-\u060c\u0614\u061b\u061e\u061f\u066a\u066d\u06d4"
-    r"\u0700-\u070d\u07f6-\u07f8\u0964\u0965\u0e3f\u0e4f\u1fbd\u2016\u2017\u201a\u201e-\u2023\u2030-\u2038\u203b"
-    r"\u203e-\u2042\u2044\u2070\u2074-\u207e\u2080-\u208e\u20a4\u2100\u2101\u2103-\u2106\u2108\u2109\u2114"
-    r"\u2116-\u2118\u211e-\u2123\u2125\u2127\u2129\u212e\u213a\u213b\u2140-\u2144\u214a-\u214d\u214f"
-    r"\u2155-\u215e\u2190-\u2bff\u3001\u3002\u3012\u30fb\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
-    r"\uffe0\uffe1\uffe5\uffe6/#@+_:,.!?()\[\]{}\-'\"€£¢¤\u0080\u20a0¼½¾⅓⅔…–—―\u0096\u0097"
-    r"]"
-)
+from coscap.text.ptb_characters import ALNUM, APOS, HYPHEN, LETTER, SOFT_HYPHEN, SYMBOL
 
 # -- words -----------------------------------------------------------------------------------------------------
 
