@@ -13,7 +13,9 @@ HEAVY = {"torch", "numpy", "h5py", "onnxruntime", "numba", "matplotlib"}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "coscap", *arguments], capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", "coscap", *arguments], capture_output=True, text=True, timeout=120
+    )
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from models_batch import make_batch, make_regions
 
 from coscap.models import CosCvae, ModelConfig
 from coscap.models.pseudo import Fill, _decode, detected_units, pseudo_loss
 from coscap.text.vocabulary import SLOT, SLOTS
+from models_batch import make_batch, make_regions
 
 SIZES = dict(
     vocabulary=20, region_width=6, word_width=8, decoder_word_width=0, attention_lstm=7, language_lstm=9,

@@ -1,6 +1,6 @@
 """Progress that a person can follow: a bar with rate and time left, on standard error, only on a terminal."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -54,7 +54,7 @@ def bar(description: str, total: int | None, unit: str = "it") -> Iterator[Advan
 
 def track(items: Iterable[T], description: str, total: int | None = None, unit: str = "it") -> Iterator[T]:
     """Iterate with a progress bar."""
-    if total is None and hasattr(items, "__len__"):
+    if total is None and isinstance(items, Sized):
         total = len(items)
     with bar(description, total, unit) as advance:
         for item in items:

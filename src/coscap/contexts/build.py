@@ -33,22 +33,22 @@ class ContextSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    k: int = Field(8, gt=0)
+    k: int = Field(default=8, gt=0)
     """Neighbours of each picture."""
-    epochs: int = Field(8, gt=0)
+    epochs: int = Field(default=8, gt=0)
     """Epochs of the joint embedding; an epoch is one caption of each picture."""
-    batch: int = Field(256, gt=1)
-    rate: float = Field(1e-3, gt=0)
-    width: int = Field(256, gt=0)
+    batch: int = Field(default=256, gt=1)
+    rate: float = Field(default=1e-3, gt=0)
+    width: int = Field(default=256, gt=0)
     """Width of the joint space; the search takes time in proportion."""
     pooling: str = "mean"
     """How the regions of a picture become one vector: mean or attention."""
     seed: int = 0
     need_slot: bool = True
     """Leave out contexts in which no object was named: they cannot speak of another picture's objects."""
-    longest: int = Field(20, gt=0)
+    longest: int = Field(default=20, gt=0)
     """Leave out longer contexts."""
-    recall_pictures: int = Field(1000, ge=0)
+    recall_pictures: int = Field(default=1000, ge=0)
     """Validation pictures among which recall is measured."""
 
 

@@ -11,6 +11,7 @@ from coscap.contexts.pseudo import caption_tensors, fill_table
 from coscap.data.batch import Batch
 from coscap.data.collate import region_batch
 from coscap.data.prepared import Prepared
+from coscap.errors import UserError
 from coscap.models.cos_cvae import CosCvae
 from coscap.models.pseudo import pseudo_loss
 from coscap.vision.published import Store
@@ -72,16 +73,19 @@ def show_examples(
     from rich.console import Console
     from rich.table import Table
 
-    loaded = None
+    filler: CosCvae | None = None
     if model is not None:
         from coscap.models import load_pretrained
 
-        loaded = load_pretrained(model).model
+        loaded = load_pretrained(model / "best" if (model / "best").is_dir() else model).model
+        if not isinstance(loaded, CosCvae):
+            raise UserError(f"{model} is no COS-CVAE, so it cannot fill slots; give one that is.")
+        filler = loaded
     chosen = np.random.default_rng(0).choice(
         neighbours.images, min(count, len(neighbours.images)), replace=False
     )
     table = Table("picture", "human captions", "retrieved contexts", "pseudo captions", show_lines=True)
-    for example in examples(prepared, store, neighbours, sorted(chosen.tolist()), loaded, device):
+    for example in examples(prepared, store, neighbours, sorted(chosen.tolist()), filler, device):
         table.add_row(
             str(example.image_id),
             *(

@@ -56,21 +56,22 @@ class PseudoTerm:
     def __call__(self, model: nn.Module, batch: Batch, keys: Tensor) -> Parts:
         """keys: (B,) int64, one for each caption of the batch."""
         assert isinstance(model, CosCvae)
-        parts, _ = self.pseudo(model, *self.exchange(batch, keys))
+        exchanged = self.exchange(batch, keys)
+        if exchanged is None:  # a small share of a batch may have none; it then adds nothing
+            return _nothing(batch)
+        parts, _ = self.pseudo(model, *exchanged)
         return parts
 
     def pseudo(self, model: CosCvae, batch: Batch, keys: Tensor) -> tuple[Parts, Tensor]:
         return pseudo_loss(model, batch, self.fill.to(batch.rows.device), feed=self.feed, keys=keys)
 
-    def exchange(self, batch: Batch, keys: Tensor) -> tuple[Batch, Tensor]:
-        """The same pictures with captions of their neighbours; pictures without any are left out."""
+    def exchange(self, batch: Batch, keys: Tensor) -> tuple[Batch, Tensor] | None:
+        """The same pictures with captions of their neighbours; those without any are left out, None if all are."""
         images = np.searchsorted(self.prepared.image_ids, batch.image_ids.cpu().numpy())
         found = [self.neighbours.of(images[row]) for row in batch.rows.tolist()]
         kept = [row for row, near in enumerate(found) if len(near)]
         if not kept:
-            raise UserError(
-                "No picture of this batch has neighbours; run `coscap contexts` for this data set."
-            )
+            return None
         picks = keys.cpu().numpy()
         captions = np.array([found[row][picks[row] % len(found[row])] for row in kept], np.int64)
         words, context, lengths = caption_tensors(self.prepared, captions)
@@ -101,3 +102,9 @@ class NovelTerm(PseudoTerm):
         objects = detected_units(batch.pictures, fill, self.top)[batch.rows]
         batch = replace(batch, objects=objects)
         return pseudo_loss(model, batch, fill, feed=self.feed, objects="posterior", keys=keys)
+
+
+def _nothing(batch: Batch) -> Parts:
+    """The parts of no caption."""
+    none = torch.zeros(0, device=batch.rows.device)
+    return Parts(none, none, none, none, none, none, none.long(), none, none)

@@ -64,8 +64,8 @@ class Decoder(nn.Module):
             self.language_bias[language : 2 * language] = 1
             # A fresh LSTM's h is a tenth of what it reads in size. Without a lift, words fade on their way through
             # two of them, and training stands still at the frequencies of words for hundreds of steps.
-            self.gates.step *= WORD_LIFT
-            self.language_hidden[:, config.value_width : config.value_width + attention] *= HIDDEN_LIFT
+            self.gates.step.mul_(WORD_LIFT)
+            self.language_hidden[:, config.value_width : config.value_width + attention].mul_(HIDDEN_LIFT)
         inlets = config.object_latent_to if config.kind == "cos_cvae" else ()
         size = config.object_latent
         self.query_latent = uniform(config.attention_width, size, width=size) if "query" in inlets else None

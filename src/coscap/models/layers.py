@@ -24,7 +24,9 @@ class Words(nn.Embedding):
         nn.init.normal_(self.weight, std=width**-0.5)
 
     def forward(self, ids: Tensor) -> Tensor:
-        return super().forward(ids) * self.embedding_dim**0.5
+        embedded: Tensor = super().forward(ids)
+        scaled: Tensor = embedded * self.embedding_dim**0.5
+        return scaled
 
 
 class Gates(nn.Module):

@@ -27,7 +27,7 @@ class Output(nn.Module):
         self.weight = uniform(config.vocabulary, width, width=width) if tied is None else tied
         if self.squeeze is not None:
             with torch.no_grad():
-                self.squeeze.weight *= OUTPUT_LIFT
+                self.squeeze.weight.mul_(OUTPUT_LIFT)
         self.bias = nn.Parameter(torch.zeros(config.vocabulary)) if config.output_bias else None
         self.predict_unknown = config.predict_unknown
 

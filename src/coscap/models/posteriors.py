@@ -10,6 +10,10 @@ from coscap.models.layers import Encoder, uniform
 from coscap.models.packing import Packing
 from coscap.models.recurrent import chain
 
+MEAN_LIFT = (
+    4.0  # as the lifts in decoder.py: a mean that is lost in the noise teaches the decoder not to listen
+)
+
 
 class LatentChain(nn.Module):
     """[mean_t, log variance_t] = W_known known_t + W_z z_{t-1} + b;  z_t = mean_t + deviation_t * noise_t"""
@@ -19,6 +23,7 @@ class LatentChain(nn.Module):
         self.known = nn.Linear(known, 2 * latent)
         self.previous = uniform(2 * latent, latent, width=known + latent)
         with torch.no_grad():
+            self.known.weight[:latent].mul_(MEAN_LIFT)
             self.known.bias[:latent] = 0
             self.known.bias[latent:] = initial_log_variance
 

@@ -10,13 +10,17 @@ def build_optimiser(config: Optimiser, model: nn.Module) -> torch.optim.Optimize
     """Sgd decays every parameter, as the paper does; adamw only matrices, not biases and scales."""
     if config.name == "sgd":
         return torch.optim.SGD(
-            model.parameters(), lr=config.rate, momentum=config.momentum, weight_decay=config.weight_decay
+            model.parameters(),
+            lr=config.rate,
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+            fused=True,
         )
     groups = [
         {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=config.rate, betas=config.betas)
+    return torch.optim.AdamW(groups, lr=config.rate, betas=config.betas, fused=True)
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:

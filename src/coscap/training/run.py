@@ -26,7 +26,7 @@ from coscap.data import Prepared, open_prepared
 from coscap.data.loader import Loader
 from coscap.errors import UserError
 from coscap.files import read_json, write_json
-from coscap.models import CaptionModel, ModelConfig, build_model, preset
+from coscap.models import CaptionModel, ModelConfig, build_model, keep_freed_memory, preset
 from coscap.training.checkpoint import checkpoints, sweep
 from coscap.training.config import TrainConfig, differences, read_config, write_config
 from coscap.training.distributed import Ranks, join
@@ -43,6 +43,7 @@ FROM_DATA = ("vocabulary", "region_width", "classes")  # fields of a model that 
 
 def train_run(config: TrainConfig, out: Path, *, resume: bool = False, device: str = "auto") -> Outcome:
     """Train as `config` says, into the folder `out`; also one of several processes under torchrun."""
+    keep_freed_memory()
     with join(device) as ranks, stop_wish() as wish:
         if config.precision == "float16" and ranks.device.type != "cuda":
             raise UserError("precision: float16 needs a GPU; use bfloat16 or float32 here.")
