@@ -9,15 +9,20 @@ from torch import Tensor, nn
 
 from coscap.contexts.folder import Neighbours
 from coscap.data.batch import Batch
-from coscap.data.collate import caption_arrays
+from coscap.data.collate import caption_arrays, region_batch
 from coscap.data.prepared import Prepared
 from coscap.errors import UserError
 from coscap.models.cos_cvae import CosCvae
+from coscap.models.noise import mix
 from coscap.models.parts import Parts
 from coscap.models.pseudo import Feed, Fill, detected_units, pseudo_loss
 from coscap.text.objects import ObjectClasses
 from coscap.text.vocabulary import UNK, Vocabulary
+from coscap.vision.published import Store
 from coscap.vision.regions import Recipe
+
+SHARE = 4  # a picture without captions for every fourth caption
+MEANS = ("context_dimensions", "object_dimensions")  # parts that are no sums over captions
 
 
 def fill_table(recipe: Recipe, classes: ObjectClasses, vocabulary: Vocabulary) -> Fill:
@@ -89,19 +94,73 @@ class PseudoTerm:
 
 
 class NovelTerm(PseudoTerm):
-    """Pictures that nobody captioned: z^o from the weaker posterior q(z^o | C_k(I)), slots from C_k(I)."""
+    """Pictures that nobody captioned: z^o from the weaker posterior q(z^o | C_k(I)), slots from C_k(I).
+
+    Every `SHARE`-th caption of a batch brings one such picture with it, chosen by the caption's key.
+    """
 
     def __init__(
-        self, prepared: Prepared, neighbours: Neighbours, fill: Fill, feed: Feed = "filled", top: int = 5
+        self,
+        prepared: Prepared,
+        store: Store,
+        neighbours: Neighbours,
+        fill: Fill,
+        feed: Feed = "filled",
+        top: int = 5,
     ) -> None:
         super().__init__(prepared, neighbours, fill, feed)
-        self.top = top
+        self.store, self.top = store, top
+        there = [i for i in prepared.images("unpaired").tolist() if int(prepared.image_ids[i]) in store]
+        self.images = np.array([i for i in there if len(neighbours.of(i))], np.int64)
+        if not len(self.images):
+            raise UserError(
+                f"{prepared.path} has no pictures without captions that have regions and neighbours; "
+                "leave out pseudo.unpaired, or prepare the data with such pictures."
+            )
+
+    def __call__(self, model: nn.Module, batch: Batch, keys: Tensor) -> Parts:
+        assert isinstance(model, CosCvae)
+        unpaired = self.draw(batch, keys)
+        exchanged = None if unpaired is None else self.exchange(*unpaired)
+        if exchanged is None:
+            return _nothing(batch)
+        parts, _ = self.pseudo(model, *exchanged)
+        return parts
+
+    def draw(self, batch: Batch, keys: Tensor) -> tuple[Batch, Tensor] | None:
+        """Pictures without captions, one for each of some of the keys."""
+        chosen = keys[keys % SHARE == 0]
+        if not len(chosen):
+            return None
+        images = self.images[(chosen // SHARE).cpu().numpy() % len(self.images)]
+        ids = self.prepared.image_ids[images]
+        rows = torch.arange(len(images))
+        blank = torch.zeros(len(images), 1, dtype=torch.long)
+        pictures = region_batch([self.store.get(int(image_id)) for image_id in ids])
+        unpaired = Batch(pictures, rows, blank, blank, blank, blank[:, 0], torch.from_numpy(np.array(ids)))
+        return unpaired.to(batch.rows.device), chosen
 
     def pseudo(self, model: CosCvae, batch: Batch, keys: Tensor) -> tuple[Parts, Tensor]:
         fill = self.fill.to(batch.rows.device)
         objects = detected_units(batch.pictures, fill, self.top)[batch.rows]
         batch = replace(batch, objects=objects)
         return pseudo_loss(model, batch, fill, feed=self.feed, objects="posterior", keys=keys)
+
+
+class BothTerms:
+    """Pseudo captions of captioned pictures and of those that nobody captioned."""
+
+    def __init__(self, paired: PseudoTerm, novel: NovelTerm) -> None:
+        self.paired, self.novel = paired, novel
+
+    def __call__(self, model: nn.Module, batch: Batch, keys: Tensor) -> Parts:
+        one, other = self.paired(model, batch, keys), self.novel(model, batch, mix(keys))
+        joined = {
+            name: torch.cat([getattr(one, name), getattr(other, name)])
+            for name in vars(one)
+            if name not in MEANS
+        }
+        return Parts(**joined, **{name: getattr(one, name) for name in MEANS})
 
 
 def _nothing(batch: Batch) -> Parts:

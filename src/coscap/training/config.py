@@ -78,6 +78,10 @@ class Pseudo(Section):
     """The paper's alpha: the objective is (1 - alpha) L + alpha L^ (appendix A)."""
     kl: float = Field(default=1.0, ge=0)
     """The factor on the KL term of L^, on top of kl_context; the released code has 0.75."""
+    unpaired: bool = False
+    """Also learn from the pictures of the split `unpaired`, which nobody captioned: novel objects."""
+    top: PositiveInt = 5
+    """The weaker posterior of those pictures reads this many detected classes (the paper's C_k)."""
     from_epoch: float = Field(default=0.0, ge=0)
     """Epochs of paired training before the pseudo term comes in; the released code has 1."""
     feed: Literal["filled", "neighbour"] = "filled"

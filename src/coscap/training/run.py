@@ -161,11 +161,15 @@ def _second_term(config: TrainConfig, prepared: Prepared, store: Store) -> Term 
     if config.pseudo is None:
         return None
     from coscap.contexts.folder import open_neighbours
-    from coscap.contexts.pseudo import PseudoTerm, fill_table
+    from coscap.contexts.pseudo import BothTerms, NovelTerm, PseudoTerm, fill_table
 
-    neighbours = open_neighbours(config.pseudo.contexts, prepared)
+    pseudo = config.pseudo
+    neighbours = open_neighbours(pseudo.contexts, prepared)
     fill = fill_table(store.recipe, prepared.classes, prepared.vocabulary)
-    return PseudoTerm(prepared, neighbours, fill, config.pseudo.feed)
+    paired = PseudoTerm(prepared, neighbours, fill, pseudo.feed)
+    if not pseudo.unpaired:
+        return paired
+    return BothTerms(paired, NovelTerm(prepared, store, neighbours, fill, pseudo.feed, pseudo.top))
 
 
 def _length(config: TrainConfig, out: Path, trainer: Trainer) -> int:
