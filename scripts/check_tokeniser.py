@@ -29,10 +29,11 @@ PIECES = (
     "vs. Inc. Jr. Jan. Ave. J. K. x. A. Ph.D. word.word www.foo.com foo.com/bar/x http://foo.com/a?b=c me@foo.com "
     "@user #tag #1 $5 $5.00 5% 1,000 3.5 .5 9:00 9:00pm 9:30a.m. 10am 5 12 1990s '90s '80 90's 1/2 3/4 25 5-1/2 "
     "12/25/05 555-1234 (415) 1st 2nd 6'2\" 4x4 24/7 and/or he/she w/o a/b/c A&W AT&T R&B m&ms c++ C# :) :-( ;) :D <3 "
-    "^_^ -- --- ----- ... . .. ! !! ?! ?? , ; : - – — … “ ” ‘ ’ \" ' `` '' ` ( ) [ ] { } < > <b> </b> <br/> &amp; & &lt; * ** "
-    "_ __ ~ ^ | \\ / = + % # @ $ £5 €10 5¢ ½ ¼ é café naïve 日本 😀 ☀ ° 20° © ™ • In It's John F. Kennedy Smith, York. "
-    'Bob\'s. "Hi," (yes) [no] stop. Go sign; car: red, blue-green 3-D 7-11 no.5 etc., a.b. it’s don’t ’90s “hi” '
-    "non-U.S. 5ft. 100ft 3lbs. ft. in. oz. wanna gimme Lemme ain't y' ol' nor'easter n't 's 'S 'll cats' 5' v. Hello"
+    "^_^ -- --- ----- ... . .. ! !! ?! ?? , ; : - – — … “ ” ‘ ’ \" ' `` '' ` ( ) [ ] { } < > <b> </b> <br/> "
+    "&amp; & &lt; * ** _ __ ~ ^ | \\ / = + % # @ $ £5 €10 5¢ ½ ¼ é café naïve 日本 😀 ☀ ° 20° © ™ • In It's John F. "
+    'Kennedy Smith, York. Bob\'s. "Hi," (yes) [no] stop. Go sign; car: red, blue-green 3-D 7-11 no.5 etc., a.b. '
+    "it’s don’t ’90s “hi” non-U.S. 5ft. 100ft 3lbs. ft. in. oz. wanna gimme Lemme ain't y' ol' nor'easter n't 's 'S "
+    "'ll cats' 5' v. Hello"
 )
 CHARACTERS = "aAbtsnTd'’`\".,;:!?-_/\\&@#$%*+=<>()[]0159 \u00a0é½|~^"
 
