@@ -7,18 +7,13 @@ from coscap.errors import UserError
 from coscap.search.automaton import Automaton, Constraint, Phrase, build
 from coscap.search.controls import NEVER, Controls
 from coscap.search.settings import MAX_CONSTRAINTS, SearchSettings
-from coscap.text import ObjectClass, ObjectClasses, Vocabulary, split, tokenise
+from coscap.text import ObjectClass, ObjectClasses, Vocabulary, tokenise
 from coscap.text.plurals import plural
 
 
 def controls_from(settings: SearchSettings, vocabulary: Vocabulary, objects: ObjectClasses) -> Controls:
     """The rules of these settings; a UserError names a word that the model does not know."""
-    beginning = split(tokenise(settings.beginning), objects).units
-    for unit in beginning:
-        if unit not in vocabulary:
-            raise UserError(
-                f'Search settings: the model does not know "{unit}" of beginning; use another word.'
-            )
+    beginning = _beginning(settings.beginning, vocabulary)
     if len(beginning) > settings.max_length:
         raise UserError(
             f"Search settings: beginning has {len(beginning)} words and max_length is {settings.max_length}; "
@@ -28,14 +23,14 @@ def controls_from(settings: SearchSettings, vocabulary: Vocabulary, objects: Obj
     for text in settings.without:
         for form in _alternatives(text, objects):
             never |= _units_with(form, vocabulary)
-            phrases |= {phrase for phrase in _phrases(form, vocabulary, objects) if len(phrase) > 1}
+            phrases |= {phrase for phrase in _phrases(form, vocabulary) if len(phrase) > 1}
     return Controls(
         min_length=settings.min_length,
         max_length=settings.max_length,
         never=tuple(sorted(never)),
         phrases=tuple(sorted(phrases)),
         no_repeat=settings.no_repeat,
-        beginning=tuple(vocabulary.encode(beginning)),
+        beginning=beginning,
     )
 
 
@@ -95,7 +90,7 @@ def _known(text: str, vocabulary: Vocabulary, objects: ObjectClasses, controls: 
     phrases = {
         phrase
         for form in _alternatives(text, objects)
-        for phrase in _phrases(form, vocabulary, objects)[:1]
+        for phrase in _phrases(form, vocabulary)[:1]
         if not set(phrase) & set(controls.never) and phrase not in controls.phrases
     }
     return frozenset(phrases)
@@ -129,11 +124,28 @@ def _forms_of(words: str, each: ObjectClass) -> list[str]:
     return [form for form in every if plural(words) == form or plural(form) == words]
 
 
-def _phrases(text: str, vocabulary: Vocabulary, objects: ObjectClasses) -> list[Phrase]:
-    """The ways in which the model can write a text, the usual one first: in fewer units."""
-    tokens = text.split(" ")
-    ways = [(text,), split(tokens, objects).units, tuple(tokens)]
-    return [tuple(vocabulary.encode(way)) for way in ways if all(unit in vocabulary for unit in way)]
+def _phrases(text: str, vocabulary: Vocabulary) -> list[Phrase]:
+    """The ways in which the model can write a text, the usual one first: object names are one unit."""
+    ways: list[list[Phrase]] = [[()]]  # those of the first 0, 1, 2, ... words
+    words = text.split(" ")
+    for end in range(1, len(words) + 1):
+        units = [(start, " ".join(words[start:end])) for start in range(end)]
+        known = [(start, vocabulary.id(unit)) for start, unit in units if unit in vocabulary]
+        ways.append([(*way, number) for start, number in known for way in ways[start]])
+    return sorted(ways[-1], key=len)
+
+
+def _beginning(text: str, vocabulary: Vocabulary) -> Phrase:
+    words = " ".join(tokenise(text))
+    if not words:
+        return ()
+    ways = _phrases(words, vocabulary)
+    if not ways:
+        unknown = [word for word in words.split(" ") if word not in vocabulary]
+        raise UserError(
+            f'Search settings: the model does not know "{(unknown or [words])[0]}" of beginning; use another word.'
+        )
+    return ways[0]
 
 
 def _units_with(text: str, vocabulary: Vocabulary) -> set[int]:
