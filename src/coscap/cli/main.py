@@ -5,7 +5,7 @@ import sys
 import typer
 
 from coscap import __version__
-from coscap.cli import caption, contexts, data, evaluate, features, rerank, sample, train
+from coscap.cli import caption, contexts, data, evaluate, features, rerank, sample, serve, train
 from coscap.errors import UserError
 
 app = typer.Typer(
@@ -41,6 +41,7 @@ app.command("train")(train.train)
 app.command("sample")(sample.sample)
 app.command("rerank")(rerank.rerank)
 app.command("evaluate")(evaluate.evaluate)
+app.command("serve")(serve.serve)
 
 
 def main() -> None:
