@@ -2,19 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
-from coscap.text import tokenise
+from coscap.text import tokenise_all
 
 
 def tokens(captions: Iterable[str]) -> list[str]:
-    """Tokenise; a caption that occurs again is not tokenised again."""
-    known: dict[str, str] = {}
-    result = []
-    for caption in captions:
-        text = known.get(caption)
-        if text is None:
-            text = known[caption] = " ".join(tokenise(caption))
-        result.append(text)
-    return result
+    """Tokenise captions as the official code does, which reads all of them as one text."""
+    return [" ".join(words) for words in tokenise_all(captions)]
 
 
 def token_groups(groups: Iterable[Sequence[str]], tokenised: bool = False) -> list[list[str]]:
