@@ -10,10 +10,13 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from coscap import Captioner
+from coscap.captioner import as_picture
 from coscap.cli.main import app
+from coscap.data.collate import region_batch
 from coscap.errors import UserError
 from coscap.models import build_model, preset, save_pretrained
-from coscap.search import Caption, SearchSettings
+from coscap.search import Caption, SearchSettings, search
+from coscap.search.rescore import rescore
 from coscap.search.select import select
 from coscap.text import Vocabulary, load_classes
 from coscap.vision.detectors import load_detector
@@ -154,3 +157,21 @@ def test_must_and_without(folder: Path) -> None:
     code, out = run(str(EXAMPLES[0]), "--model", str(folder), "--without", "person", "-n", "4", "--json")
     words = {w["word"] for c in json.loads(out)[0]["captions"] for w in c["words"]}
     assert not words & {"man", "woman", "person", "people"}
+
+
+def test_rescore_equals_the_greedy_search_without_noise(captioner: Captioner) -> None:
+    """A greedy caption at temperature 0 was written under the means: reading it again gives the same figure."""
+    pictures = [as_picture(path) for path in EXAMPLES[:2]]
+    batch = region_batch(captioner.detector.regions(pictures))
+    settings = SearchSettings(temperature=0.0, max_length=6)
+    greedy = search(captioner.model, batch, captioner.vocabulary, 1, settings)
+    again = rescore(captioner.model, batch, greedy, captioner.vocabulary)
+    drawn = search(captioner.model, batch, captioner.vocabulary, 3, SearchSettings(max_length=6))
+    reread = rescore(captioner.model, batch, drawn, captioner.vocabulary)
+    for one, other in zip(greedy, again, strict=True):
+        assert other[0].log_probability == pytest.approx(one[0].log_probability, abs=1e-4)
+    pairs = [
+        (a, b) for one, other in zip(drawn, reread, strict=True) for a, b in zip(one, other, strict=True)
+    ]
+    assert all(a.units == b.units for a, b in pairs)
+    assert any(abs(a.log_probability - b.log_probability) > 1e-3 for a, b in pairs)

@@ -15,6 +15,7 @@ from coscap.errors import UserError
 from coscap.models.pretrained import Pretrained, load_pretrained
 from coscap.search.caption import Caption
 from coscap.search.entry import search
+from coscap.search.rescore import rescore
 from coscap.search.select import select
 from coscap.search.settings import SearchSettings
 from coscap.search.vary import Keep, vary
@@ -48,7 +49,8 @@ class PhotoCaption:
 
     text: str
     log_probability: float
-    """log p(caption | latents, photograph): the sum over its words and its end."""
+    """How sure the model is: log p(caption | photograph) with the latents at their priors' means, summed over
+    the words and the end. It does not favour a caption for the draw that it came from."""
     words: tuple[Word, ...]
     found: Caption = field(repr=False, compare=False)
     """The caption as the search found it, with its whole attention."""
@@ -158,6 +160,7 @@ class Captioner:
             objects=self.objects,
             classes=self.detector.recipe.classes,
         )
+        found = rescore(self.model, batch, found, self.vocabulary)
         if pooled:
             found = [select(captions, n, variety) for captions in found]
         return [
@@ -171,9 +174,10 @@ class Captioner:
         """Up to n other captions of the same photograph, with this one's context or objects kept."""
         if keep not in ("context", "objects"):
             raise UserError(f"keep is {keep!r}, and it is context or objects.")
+        batch = region_batch([caption.regions]).to(self.device)
         found = vary(
             self.model,
-            region_batch([caption.regions]).to(self.device),
+            batch,
             caption.found,
             self.vocabulary,
             self.objects,
@@ -182,6 +186,7 @@ class Captioner:
             seed=seed,
             settings=caption.settings,
         )
+        found = rescore(self.model, batch, [found], self.vocabulary)[0]
         fresh = [other for other in found if other.text != caption.text]
         return [_told(other, caption.regions, caption.settings) for other in select(fresh, n, 0.5)]
 

@@ -150,6 +150,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
     @app.post(
         "/captions",
         response_model=list[Captioned],
+        response_description="The captions of each photograph, in the order of the files.",
         responses=_PROBLEMS,
         openapi_extra={
             "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}}
@@ -177,6 +178,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
     @app.post(
         "/variations",
         response_model=Variations,
+        response_description="The other captions; fewer than n where fewer differ.",
         responses={**_PROBLEMS, **_GONE},
         openapi_extra={
             "requestBody": {"required": True, "content": {"application/json": {"schema": variation}}}
@@ -198,12 +200,12 @@ def _add_api(app: FastAPI, service: Service) -> None:
 
         return JSONResponse({"captions": await service.admitted(work)})
 
-    @app.get("/health")
+    @app.get("/health", response_description="The server answers.")
     async def health() -> dict[str, Any]:
         """Whether the server can answer, and how many requests it works on."""
         return {"status": "ok", "version": __version__, "waiting": service.waiting}
 
-    @app.get("/metrics", response_class=Response)
+    @app.get("/metrics", response_class=Response, response_description="Prometheus text.")
     async def metrics() -> Response:
         """Figures for Prometheus."""
         service.telemetry.waiting.set(service.waiting)
@@ -222,12 +224,12 @@ def _add_pages(app: FastAPI, page: str) -> None:
     async def docs() -> HTMLResponse:
         return HTMLResponse(api_page(app.openapi()))
 
-    @app.get("/examples")
+    @app.get("/examples", response_description="File names.")
     async def list_examples() -> list[str]:
         """The names of the example photographs."""
         return list(examples)
 
-    @app.get("/examples/{name}", response_class=Response)
+    @app.get("/examples/{name}", response_class=Response, response_description="The photograph, a JPEG.")
     async def example(name: str) -> Response:
         """An example photograph."""
         if name not in examples:

@@ -90,8 +90,8 @@ def _resolved(part: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     return resolved
 
 
-def _plain(value: object) -> str:
-    return "unset" if value in (None, [], ()) else json.dumps(value)
+def _default(value: object) -> str:
+    return "" if value in (None, [], ()) else f"Default: {json.dumps(value)}."
 
 
 def _text(name: str) -> str:

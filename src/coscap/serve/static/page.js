@@ -90,17 +90,19 @@ function show(captions) {
   $("hint").hidden = $("again").hidden = !rows.length;
   if (!rows.length) return;
   $("image").alt = captions[0].text;
-  say(rows.length === 1 ? "One caption." : rows.length + " captions, the likeliest first.");
+  say(rows.length === 1 ? "One caption for this photograph." : rows.length + " captions for this photograph.");
 }
 
 function variation(told, known) {
   const item = document.createElement("li");
-  item.append($("caption").content.querySelector(".line").cloneNode(true));
+  const row = $("caption").content.querySelector(".line").cloneNode(true);
   const copying = document.createElement("button");
   copying.type = "button";
   copying.dataset.copy = "";
-  copying.textContent = "Copy as alt text";
-  item.append(copying);
+  copying.textContent = "Copy";
+  copying.setAttribute("aria-label", "Copy as alt text");
+  row.append(copying);
+  item.append(row);
   fill(item, told, "Variation", known);
   return item;
 }
@@ -189,8 +191,8 @@ async function copy(text, button) {
   } catch (error) {
     done = copyBySelection(sentence);  // a page that did not come over https has no clipboard
   }
-  const before = "Copy as alt text";
-  button.textContent = done ? "Copied" : "Cannot copy here";
+  const before = button.dataset.before = button.dataset.before || button.textContent;
+  button.textContent = done ? "Copied" : "Cannot copy";
   $("told").textContent = done ? "Copied: " + sentence : "The browser does not let this page copy.";
   setTimeout(() => { button.textContent = before; }, 1600);
 }
@@ -217,6 +219,7 @@ function choose(file) {
   state.address = URL.createObjectURL(file);
   $("image").src = state.address;
   $("image").alt = "The photograph that you chose";
+  $("about").hidden = true;
   $("photo").hidden = false;
   $("invitation").hidden = true;
   $("stage").classList.add("full");
@@ -242,6 +245,10 @@ async function offerExamples() {
   $("examples").hidden = !names.length;
 }
 
+$("image").addEventListener("load", event => {
+  const { naturalWidth, naturalHeight } = event.target;
+  $("photo").style.setProperty("--shape", naturalWidth / naturalHeight);
+});
 $("file").addEventListener("change", event => { choose(event.target.files[0]); event.target.value = ""; });
 $("variety").addEventListener("change", caption);
 $("variety").addEventListener("input", event => {
