@@ -1,0 +1,74 @@
+"""Put the best model of a run into the package, in half precision.
+
+    python scripts/ship_model.py runs/first
+
+The notes of the model keep the run's configuration and its validation figures. What half precision changes is
+printed: the largest difference of a log-probability on one real photograph.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+import yaml
+
+from coscap.data.collate import region_batch
+from coscap.models import Pretrained, load_pretrained, save_pretrained
+from coscap.text.vocabulary import START
+from coscap.vision.detectors import load_detector
+from coscap.vision.pictures import open_picture
+
+ROOT = Path(__file__).parents[1]
+TARGET = ROOT / "src" / "coscap" / "weights" / "captioner"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", type=Path)
+    run = parser.parse_args().run
+    best = load_pretrained(run / "best")
+    save_pretrained(
+        best.model,
+        TARGET,
+        vocabulary=best.vocabulary,
+        recipe=best.recipe,
+        classes=best.classes,
+        notes={"training": training(run), "validation": validation(run)},
+        dtype="float16",
+    )
+    size = sum(path.stat().st_size for path in TARGET.iterdir()) / 1e6
+    print(f"{TARGET.relative_to(ROOT)}: {size:.1f} MB")
+    print(f"largest difference of a log-probability: {difference(best, load_pretrained(TARGET)):.4f}")
+
+
+def training(run: Path) -> dict[str, object]:
+    """The configuration without the places where its data lay."""
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    return {name: value for name, value in config.items() if name not in ("data", "regions", "pseudo")}
+
+
+def validation(run: Path) -> dict[str, float]:
+    """The figures of the best validation by its own criterion."""
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return max(
+        (line for line in lines if line["kind"] == "validation"), key=lambda line: line["cider_oracle"]
+    )
+
+
+@torch.inference_mode()
+def difference(one: Pretrained, other: Pretrained) -> float:
+    picture = open_picture(ROOT / "examples" / "cat.jpg")
+    regions = region_batch(load_detector().regions([picture]))
+    logs = []
+    for loaded in (one, other):
+        state = loaded.model.start(regions, 8, seed=1)
+        logs.append(loaded.model.step(torch.full((8,), START), state)[0])
+    both = torch.isfinite(logs[0])
+    return float((logs[0] - logs[1])[both].abs().max())
+
+
+if __name__ == "__main__":
+    main()
