@@ -23,8 +23,8 @@ WORDS = "a the on in of with man woman dog cat cup table holding sitting white s
 SHORT = {"n": "2", "max_length": "6"}
 
 
-@pytest.fixture(scope="module")
-def captioner(tmp_path_factory: pytest.TempPathFactory) -> Captioner:
+def save_tiny_model(path: Path) -> Path:
+    """A saved model with random weights."""
     torch.manual_seed(3)
     classes = load_classes("coco")
     vocabulary = Vocabulary.build([WORDS], minimum=1, objects=classes)
@@ -34,9 +34,13 @@ def captioner(tmp_path_factory: pytest.TempPathFactory) -> Captioner:
         object_posterior=8, context_prior=8, object_prior=8, classes=len(recipe.classes),
     )  # fmt: skip
     model = build_model(preset("small", vocabulary=len(vocabulary), region_width=recipe.width, **config))
-    path = tmp_path_factory.mktemp("model") / "tiny"
     save_pretrained(model, path, vocabulary=vocabulary, recipe=recipe, classes=classes)
-    return Captioner.from_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def captioner(tmp_path_factory: pytest.TempPathFactory) -> Captioner:
+    return Captioner.from_pretrained(save_tiny_model(tmp_path_factory.mktemp("model") / "tiny"))
 
 
 @pytest.fixture(scope="module")

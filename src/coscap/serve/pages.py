@@ -61,11 +61,7 @@ def _body(told: dict[str, Any], schema: dict[str, Any]) -> str:
     for kind, content in told.get("requestBody", {}).get("content", {}).items():
         fields = _resolved(content["schema"], schema)
         for name, field in fields.get("properties", {}).items():
-            need = (
-                "required"
-                if name in fields.get("required", [])
-                else f"default {_plain(field.get('default'))}"
-            )
+            need = "Required." if name in fields.get("required", []) else _default(field.get("default"))
             rows.append(
                 f"<tr><td><code>{html.escape(name)}</code></td><td>{html.escape(field.get('description', ''))}"
                 f" <span class='soft'>{html.escape(need)}</span></td></tr>"

@@ -122,7 +122,6 @@ function fill(item, told, name, known) {
   score.textContent = number;
   score.title = "log-probability of the caption";
   score.setAttribute("aria-label", "log-probability " + number);
-  score.style.setProperty("--sure", 100 * Math.exp(told.log_probability / (told.words.length + 1)) + "%");
   item.querySelector("[data-copy]").addEventListener("click", event => copy(told.text, event.currentTarget));
 }
 
@@ -175,8 +174,10 @@ function step(event) {
 }
 
 const list = $("captions");
-list.addEventListener("mouseover", event => event.target.told ? point(event.target) : hideBox());
-list.addEventListener("mouseleave", hideBox);
+// Only a mouse rests on a word. A finger taps it, and the region stays until the next tap.
+const byMouse = react => event => { if (event.pointerType === "mouse") react(event); };
+list.addEventListener("pointerover", byMouse(event => event.target.told ? point(event.target) : hideBox()));
+list.addEventListener("pointerleave", byMouse(hideBox));
 list.addEventListener("click", event => { if (event.target.told) point(event.target, true); });
 list.addEventListener("keydown", step);
 list.addEventListener("focusout", hideBox);
@@ -191,10 +192,10 @@ async function copy(text, button) {
   } catch (error) {
     done = copyBySelection(sentence);  // a page that did not come over https has no clipboard
   }
-  const before = button.dataset.before = button.dataset.before || button.textContent;
+  button.label = button.label || [...button.childNodes];
   button.textContent = done ? "Copied" : "Cannot copy";
   $("told").textContent = done ? "Copied: " + sentence : "The browser does not let this page copy.";
-  setTimeout(() => { button.textContent = before; }, 1600);
+  setTimeout(() => button.replaceChildren(...button.label), 1600);
 }
 
 function copyBySelection(text) {
