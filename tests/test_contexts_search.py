@@ -1,13 +1,16 @@
 """Retrieval against plain, slow versions."""
 
+import math
+
 import numpy as np
 import torch
 
 from coscap.contexts.embedding import (
+    TEMPERATURE,
     EmbeddingConfig,
     JointEmbedding,
     class_scores,
-    hardest_negative_loss,
+    contrastive_loss,
     recall,
 )
 from coscap.contexts.neighbours import distinct_contexts, nearest
@@ -46,7 +49,7 @@ def test_distinct_contexts_counts_what_it_leaves_out() -> None:
     assert dropped == {"without a slot": 1, "too long": 1, "duplicates": 1}
 
 
-def test_hardest_negative_loss_by_hand() -> None:
+def test_contrastive_loss_by_hand() -> None:
     pictures, contexts = unit_rows(6, 4, 3), unit_rows(6, 4, 4)
     same = torch.eye(6, dtype=torch.bool)
     same[0, 3] = True
@@ -56,7 +59,27 @@ def test_hardest_negative_loss_by_hand() -> None:
         across = max(table[i][j] for j in range(6) if not same[i, j])
         down = max(table[j][i] for j in range(6) if not same[j, i])
         total += max(0.0, 0.2 + across - table[i][i]) + max(0.0, 0.2 + down - table[i][i])
-    assert abs(hardest_negative_loss(pictures, contexts, same, 0.2).item() - total / 6) < 1e-6
+    assert abs(contrastive_loss(pictures, contexts, same, 0.2).item() - total / 6) < 1e-6
+
+
+def test_mean_and_softmax_losses_by_hand() -> None:
+    pictures, contexts = unit_rows(5, 4, 3), unit_rows(5, 4, 4)
+    same = torch.eye(5, dtype=torch.bool)
+    same[1, 2] = same[2, 1] = True
+    table = (pictures @ contexts.T).tolist()
+    pairs = [(i, j) for i in range(5) for j in range(5) if not same[i, j]]
+    mean = sum(
+        max(0.0, 0.2 + table[i][j] - table[i][i]) + max(0.0, 0.2 + table[i][j] - table[j][j])
+        for i, j in pairs
+    )
+    assert abs(contrastive_loss(pictures, contexts, same, 0.2, "mean").item() - mean / len(pairs)) < 1e-6
+    total = 0.0
+    for i in range(5):
+        across = [table[i][j] / TEMPERATURE for j in range(5) if j == i or not same[i, j]]
+        down = [table[j][i] / TEMPERATURE for j in range(5) if j == i or not same[j, i]]
+        total += math.log(sum(map(math.exp, across))) + math.log(sum(map(math.exp, down)))
+        total -= 2 * table[i][i] / TEMPERATURE
+    assert abs(contrastive_loss(pictures, contexts, same, 0.2, "softmax").item() - total / 5) < 1e-4
 
 
 def test_recall_of_a_perfect_and_of_a_useless_embedding() -> None:

@@ -19,6 +19,9 @@ def contexts(
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of the joint embedding.")] = 8,
     width: Annotated[int, typer.Option(min=8, help="Width of the joint embedding.")] = 256,
     pooling: Annotated[str, typer.Option(help="mean or attention: how regions become one vector.")] = "mean",
+    negatives: Annotated[
+        str, typer.Option(help="hardest (VSE++), mean or softmax: what a pair is held against in its batch.")
+    ] = "softmax",
     seed: Annotated[int, typer.Option(help="The same seed gives the same neighbours.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     examples: Annotated[
@@ -43,7 +46,16 @@ def contexts(
 
     if pooling not in ("mean", "attention"):
         raise UserError(f"--pooling is {pooling!r}, and it is mean or attention.")
-    settings = ContextSettings(k=k, epochs=epochs, width=width, pooling=pooling, seed=seed)
+    if negatives not in ("hardest", "mean", "softmax"):
+        raise UserError(f"--negatives is {negatives!r}, and it is hardest, mean or softmax.")
+    settings = ContextSettings(
+        k=k,
+        negatives=negatives,  # type: ignore[arg-type]
+        epochs=epochs,
+        width=width,
+        pooling=pooling,
+        seed=seed,
+    )
     prepared, store = open_prepared(data), open_regions(regions)
     target = out or data / "contexts"
     neighbours = build_contexts(prepared, store, target, settings, device, say=typer.echo)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from coscap.contexts.embedding import EmbeddingConfig, JointEmbedding, hardest_negative_loss, recall
+from coscap.contexts.embedding import EmbeddingConfig, JointEmbedding, Negatives, contrastive_loss, recall
 from coscap.contexts.folder import FORMAT, Neighbours, save_neighbours
 from coscap.contexts.neighbours import Contexts, distinct_contexts, nearest
 from coscap.contexts.pseudo import caption_tensors
@@ -43,6 +43,9 @@ class ContextSettings(BaseModel):
     """Width of the joint space; the search takes time in proportion."""
     pooling: str = "mean"
     """How the regions of a picture become one vector: mean or attention."""
+    negatives: Negatives = "softmax"
+    """What a pair is held against in its batch: the hardest negative (VSE++), the mean of all, or all by a
+    softmax."""
     seed: int = 0
     need_slot: bool = True
     """Leave out contexts in which no object was named: they cannot speak of another picture's objects."""
@@ -91,7 +94,7 @@ def build_contexts(
 def train_embedding(
     prepared: Prepared, store: Store, settings: ContextSettings, device: str, say: Say
 ) -> tuple[JointEmbedding, list[dict[str, float]]]:
-    """The embedding and its figures after each epoch. The first epoch takes all negatives, then the hardest."""
+    """The embedding and its figures after each epoch."""
     torch.manual_seed(settings.seed)
     config = EmbeddingConfig(
         vocabulary=len(prepared.vocabulary),
@@ -111,7 +114,7 @@ def train_embedding(
             total, count = 0.0, 0
             model.train()
             for batch in loader:
-                loss = embedding_loss(model, batch.to(device), hardest=epoch > 0)
+                loss = embedding_loss(model, batch.to(device), settings.negatives)
                 optimiser.zero_grad()
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
@@ -127,12 +130,12 @@ def train_embedding(
     return model, history
 
 
-def embedding_loss(model: JointEmbedding, batch: Batch, hardest: bool = True) -> Tensor:
+def embedding_loss(model: JointEmbedding, batch: Batch, negatives: Negatives) -> Tensor:
     pictures = model.embed_pictures(batch.pictures)[batch.rows]  # (B, W)
     contexts = model.embed_contexts(batch.context, batch.lengths)  # (B, W)
     same = batch.rows[:, None] == batch.rows[None, :]
     same = same | (batch.context[:, None] == batch.context[None, :]).all(2)
-    return hardest_negative_loss(pictures, contexts, same, model.config.margin, hardest)
+    return contrastive_loss(pictures, contexts, same, model.config.margin, negatives)
 
 
 @torch.no_grad()

@@ -17,6 +17,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from coscap.data.batch import RegionBatch
 
+TEMPERATURE = 0.07  # of the softmax over a batch
+
 
 class EmbeddingConfig(BaseModel):
     """Sizes of the joint embedding. The defaults are for a CPU; VSE++ upstream takes 1024."""
@@ -76,21 +78,29 @@ def class_scores(regions: RegionBatch, classes: int) -> Tensor:
     return best.scatter_reduce(1, regions.labels.clamp(min=0), scores, "amax")
 
 
-def hardest_negative_loss(
-    pictures: Tensor, contexts: Tensor, same: Tensor, margin: float, hardest: bool = True
-) -> Tensor:
-    """The triplet loss of VSE++: each pair against its hardest negative of the batch, both ways.
+Negatives = Literal["hardest", "mean", "softmax"]
 
-    pictures, contexts: (B, W), row i of one belongs to row i of the other; same: (B, B) True where a pair is
-    no negative (the same picture, the same context). hardest=False takes the mean over all negatives: a start
-    from which the hardest ones do not pull everything to one point.
+
+def contrastive_loss(
+    pictures: Tensor, contexts: Tensor, same: Tensor, margin: float, negatives: Negatives = "hardest"
+) -> Tensor:
+    """How far each pair is from beating the others of the batch, both ways.
+
+    pictures, contexts: (B, W), row i of one belongs to row i of the other; same: (B, B) True where a pair is no
+    negative (the same picture, the same context). `hardest` is the triplet loss of VSE++, `mean` the same over all
+    negatives, `softmax` the cross entropy of finding the pair among all at the temperature `TEMPERATURE`.
     """
     scores = pictures @ contexts.T  # (B, B)
     positive = scores.diagonal()
-    if hardest:
-        negatives = scores.masked_fill(same, -torch.inf)
-        worst_context = (margin + negatives.amax(1) - positive).clamp(min=0)
-        worst_picture = (margin + negatives.amax(0) - positive).clamp(min=0)
+    if negatives == "softmax":
+        off = same & ~torch.eye(len(same), dtype=torch.bool, device=same.device)
+        logits = scores.masked_fill(off, -torch.inf) / TEMPERATURE
+        own = torch.arange(len(scores), device=scores.device)
+        return functional.cross_entropy(logits, own) + functional.cross_entropy(logits.T, own)
+    if negatives == "hardest":
+        others = scores.masked_fill(same, -torch.inf)
+        worst_context = (margin + others.amax(1) - positive).clamp(min=0)
+        worst_picture = (margin + others.amax(0) - positive).clamp(min=0)
         return (worst_context + worst_picture).mean()
     short = (margin + scores - positive[:, None]).clamp(min=0) + (margin + scores - positive).clamp(min=0)
     return short.masked_fill(same, 0).sum() / (~same).sum().clamp(min=1)
