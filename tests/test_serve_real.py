@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from test_serve_api import save_tiny_model
 
 PHOTO = Path(__file__).parents[1] / "examples" / "cat.jpg"

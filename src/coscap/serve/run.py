@@ -1,5 +1,6 @@
 """Starting the server, and ending it."""
 
+import logging
 import socket
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ def run(
     """Serve until a signal comes; then take nothing more and finish what was taken."""
     from coscap.captioner import Captioner
 
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # else each broken body is a line in the log
     listening = _listen(host, port)  # before the model is loaded: a port in use is said at once
     try:
         captioner = Captioner.from_pretrained(model, device=device)
