@@ -132,7 +132,7 @@ class Captioner:
         A latent search draws four captions for each one shown and takes likely ones that differ: `variety`
         0 takes the likeliest, 1 the most different. `settings` decides everything else.
         """
-        pictures = [as_picture(photo) for photo in photos]
+        pictures = [as_picture(photo, self.detector.least_side) for photo in photos]
         names = [_name(photo, place) for place, photo in enumerate(photos)]
         return self.describe(names, self.detector.regions(pictures), n, variety=variety, settings=settings)
 
@@ -191,8 +191,8 @@ class Captioner:
         return [_told(other, caption.regions, caption.settings) for other in select(fresh, n, 0.5)]
 
 
-def as_picture(photo: Photo) -> Image.Image:
-    """An upright RGB picture of whatever was given."""
+def as_picture(photo: Photo, least_side: int = 0) -> Image.Image:
+    """An upright RGB picture of whatever was given; a file may be decoded smaller, down to `least_side`."""
     if isinstance(photo, np.ndarray):
         if photo.dtype != np.uint8 or photo.ndim not in (2, 3):
             raise UserError(
@@ -202,7 +202,7 @@ def as_picture(photo: Photo) -> Image.Image:
         return Image.fromarray(photo).convert("RGB")
     if isinstance(photo, Image.Image):
         return photo.convert("RGB")
-    return open_picture(photo)
+    return open_picture(photo, least_side=least_side)
 
 
 def _place(model: str | Path) -> str | Path:

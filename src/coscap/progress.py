@@ -1,5 +1,8 @@
-"""Progress that a person can follow: a bar with rate and time left, on standard error, only on a terminal."""
+"""Progress that a person can follow, on standard error: a bar with rate and time left on a terminal, otherwise a
+plain line a minute, so that a log shows how far a long run is."""
 
+import sys
+import time
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
@@ -48,8 +51,36 @@ def bar(description: str, total: int | None, unit: str = "it") -> Iterator[Advan
 
         def advance(steps: int = 1) -> None:
             progress.advance(task, steps)
+            if not console.is_terminal:
+                lines(steps)
 
+        lines = _Lines(description, total, unit)
         yield advance
+
+
+class _Lines:
+    """A line every minute."""
+
+    def __init__(self, description: str, total: int | None, unit: str, every: float = 60.0) -> None:
+        self.description, self.total, self.unit, self.every = description, total, unit, every
+        self.done, self.began = 0, time.monotonic()
+        self.told = self.began
+
+    def __call__(self, steps: int) -> None:
+        self.done += steps
+        now = time.monotonic()
+        if now - self.told < self.every:
+            return
+        self.told = now
+        rate = self.done / (now - self.began)
+        left = (
+            f" of {self.total:,}, {(self.total - self.done) / rate / 60:.0f} min left"
+            if self.total and rate
+            else ""
+        )
+        print(
+            f"{self.description}: {self.done:,}{left}, {rate:,.1f} {self.unit}/s", file=sys.stderr, flush=True
+        )
 
 
 def track(items: Iterable[T], description: str, total: int | None = None, unit: str = "it") -> Iterator[T]:

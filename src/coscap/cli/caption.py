@@ -107,9 +107,11 @@ def _caption_group(
     from coscap.captioner import as_picture
 
     names, pictures, bad = [], [], []
+    least = captioner.detector.least_side
     for name, source in group:
         try:
-            pictures.append(as_picture(source() if callable(source) else source))
+            given = source() if callable(source) else source
+            pictures.append(as_picture(given, least))
             names.append(name)
         except UserError as error:
             bad.append(str(error).rstrip("."))
