@@ -153,3 +153,47 @@ def test_a_run_that_is_killed_while_it_writes_leaves_no_half_folder(
     assert left == {"x.jsonl"}
     if kind == signal.SIGTERM:  # cleaned up too; nothing can after SIGKILL
         assert not list(tmp_path.glob(".d.*"))
+
+
+def test_a_karpathy_file_among_the_arguments_keeps_its_splits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = [
+        {
+            "filename": f"COCO_val2014_{number:012d}.jpg",
+            "cocoid": number,
+            "split": split,
+            "sentences": [{"raw": "a dog"}],
+        }
+        for number, split in enumerate(("train", "restval", "val", "test"), start=1)
+    ]
+    file, out = write(tmp_path / "k.json", {"images": images}), tmp_path / "d"
+    assert run("coco", file, "--workers", 1, "--out", out, monkeypatch=monkeypatch) == 0
+    data = open_prepared(out)
+    assert [len(data.images(name)) for name in ("train", "validation", "test")] == [2, 1, 1]
+
+
+def test_a_source_without_pictures_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "nothing.json", {"images": [], "annotations": []})
+    assert run("coco", file, "--out", tmp_path / "d", monkeypatch=monkeypatch) == 2
+    assert "nothing.json holds no pictures" in capsys.readouterr().err
+
+
+def test_bad_regions_stop_or_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import numpy as np
+
+    from coscap.vision.store import RegionStore
+
+    folder, out = tmp_path / "npz", tmp_path / "r.h5"
+    folder.mkdir()
+    for number, width in ((1, 4), (2, 5), (3, 4)):
+        np.savez(folder / f"{number}.npz", features=np.ones((2, width), np.float32))
+    assert run("regions", folder, "--out", out, monkeypatch=monkeypatch) == 2
+    assert "image 2: features are 5 wide" in capsys.readouterr().err and not out.exists()
+    assert run("regions", folder, "--out", out, "--skip-bad", monkeypatch=monkeypatch) == 0
+    assert "skipped: bad regions, 1 items" in capsys.readouterr().out
+    assert sorted(RegionStore.open(out).ids.tolist()) == [1, 3]

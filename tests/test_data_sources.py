@@ -51,6 +51,12 @@ def change(document: dict[str, Any], what: str) -> str:
         case "image without id":
             del images[1]["id"]
             annotations.pop(1)
+        case "true for an id":
+            images[1]["id"] = True
+            annotations.pop(1)
+        case "id of 70 bits":
+            images[1]["id"] = 2**70
+            annotations.pop(1)
         case "same image id":
             images.append({"id": 5, "file_name": "other.jpg"})
         case "no caption":
@@ -67,6 +73,8 @@ def change(document: dict[str, Any], what: str) -> str:
 CASES = {
     "no annotations": ('"annotations"', "missing field"),
     "image without id": (r"images\[1\]", "missing field"),
+    "true for an id": (r"images\[1\].*whole number", "missing field"),
+    "id of 70 bits": (r"images\[1\].*64 bits", "missing field"),
     "same image id": (r"images\[3\].* 5 .*'COCO_val2014_000000000005.jpg'", "duplicate id"),
     "no caption": (r'annotations\[1\].*"caption"', "missing field"),
     "unknown image": (r"annotations\[1\].*99", "unknown image"),
@@ -85,7 +93,7 @@ def test_a_bad_item_of_coco_stops_with_a_sentence_or_is_counted(tmp_path: Path, 
     troubles = Troubles(skip=True)
     source = read_coco(file, troubles)
     assert troubles.counts == {kind: 1}
-    assert len(by_id(source)) == (2 if what == "image without id" else 3)
+    assert len(by_id(source)) == (2 if what in ("image without id", "true for an id", "id of 70 bits") else 3)
 
 
 @pytest.mark.parametrize(("what", "pattern"), [("broken", "line 1, column"), ("no images", '"images"')])
@@ -93,6 +101,11 @@ def test_a_file_that_is_no_coco_file_stops_also_with_skip(tmp_path: Path, what: 
     file = write(tmp_path / "bad.json", change(coco_document(), what))
     with pytest.raises(UserError, match=pattern):
         read_coco(file, Troubles(skip=True))
+
+
+def test_brackets_without_end_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"deep\.json.*nested too deeply"):
+        read_coco(write(tmp_path / "deep.json", "[" * 100_000), Troubles())
 
 
 def test_nocaps_domains_become_subsets(tmp_path: Path) -> None:
@@ -214,6 +227,9 @@ def test_jsonl_adds_up_the_lines_of_a_picture(tmp_path: Path) -> None:
         ('{"image": "y.jpg", "split": "toast"}', "'toast'"),
         ('{"image": "z.jpg", "image_id": 1, "caption": "a"}', "already taken"),
         ("[1]", "line 2 is not an object"),
+        ("[" * 100_000, "line 2 is not valid JSON"),
+        ('{"image_id": 1180591620717411303424, "caption": "a"}', "line 2 names no picture"),
+        ('{"image": "1.jpg", "caption": "a", "split": "test"}', "line 2.*'1.jpg'.*'test'.*'none'"),
     ],
 )
 def test_jsonl_names_the_bad_line(tmp_path: Path, line: str, pattern: str) -> None:

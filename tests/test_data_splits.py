@@ -128,3 +128,12 @@ def test_ids_from_files_move_pictures_and_must_belong_to_the_data(tmp_path: Path
         assign(pictures([8, 9]), Choice("random", 0, 0, test_ids=file))
     with pytest.raises(UserError, match="no picture is left"):
         assign(pictures([1, 2]), Choice("random", 0, 0, exclude_ids=(file,)))
+
+
+def test_a_split_that_a_file_names_is_that_and_no_more(tmp_path: Path) -> None:
+    file = write(tmp_path / "t.json", [1, 2])
+    usual = assign(pictures(list(range(40))), Choice("random", test_ids=file))
+    assert members(usual, "test") == {1, 2} and len(members(usual, "validation")) == 3
+    more = assign(pictures(list(range(40))), Choice("random", 5, 4, test_ids=file))
+    assert members(more, "test") > {1, 2} and len(members(more, "test")) == 6
+    assert len(members(more, "validation")) == 5

@@ -118,7 +118,7 @@ def coco(
             return read_karpathy(karpathy, troubles)
         return join([read_coco(name, troubles) for name in files or BUILT_IN], troubles)
 
-    chosen = split or ("karpathy" if karpathy else "random" if files else "mrnn")
+    chosen = split or ("karpathy" if karpathy else None if files else "mrnn")
     _make(read, out, skip_bad, workers, _told(locals(), chosen))
 
 
@@ -175,15 +175,20 @@ _register(
 def regions(
     path: Annotated[Path, typer.Argument(help="A bottom-up TSV or HDF5 file, or a folder of .npz files.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The store to write, e.g. --out regions.h5")],
+    skip_bad: SkipBad = False,
 ) -> None:
     """Published regions into a fast store. Example: coscap data regions trainval_36.tsv --out regions.h5"""
-    from coscap.vision.published import convert, open_regions
+    from coscap.data.records import Troubles
+    from coscap.data.regions import convert
+    from coscap.vision.published import open_regions
 
-    source = open_regions(path)
-    count = convert(source, out)
+    source, troubles = open_regions(path), Troubles(skip=skip_bad)
+    count = convert(source, out, troubles)
     typer.echo(
         f"{out}: regions of {count:,} pictures, {source.recipe.width} numbers each, {source.recipe.name}"
     )
+    for kind, number in troubles.counts.items():
+        typer.echo(f"skipped: {kind}, {number:,} items, the first: {troubles.examples[kind]}")
 
 
 @app.command()

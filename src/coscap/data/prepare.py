@@ -43,6 +43,8 @@ def prepare(
     """Write the prepared folder `out` and give back its manifest."""
     _check(options)
     check_out(out)
+    if not source.pictures:
+        raise UserError(f"{source.name} holds no pictures; check that it is the right file.")
     pictures = _without_pages(assign(source.pictures, choice), source.name, troubles)
     captions = [caption for one in pictures for caption in one.captions]
     encoded = encode(captions, options.objects, options.workers)

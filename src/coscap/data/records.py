@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeGuard
 
 from coscap.errors import UserError
 
@@ -61,6 +62,9 @@ class Collector:
     def __contains__(self, image_id: int) -> bool:
         return image_id in self._pictures
 
+    def split_of(self, image_id: int) -> str | None:
+        return self._pictures[image_id].split
+
     def picture(
         self, item: str, image_id: int, name: str, split: str | None = None, subsets: Iterable[str] = ()
     ) -> bool:
@@ -94,6 +98,11 @@ class Collector:
             Picture(one.id, one.name, tuple(captions.get(one.id, ())), one.split, one.subsets)
             for _, one in sorted(self._pictures.items())
         )
+
+
+def is_id(value: object) -> TypeGuard[int]:
+    """Can this be a picture's id? A whole number of 64 bits; JSON's true is none, though Python counts it as 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
 def split_name(name: object) -> str | None:

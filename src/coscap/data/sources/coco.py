@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from coscap.data.records import Collector, Source, Troubles, content_hash, read_bytes, split_name
+from coscap.data.records import Collector, Source, Troubles, content_hash, is_id, read_bytes, split_name
 from coscap.errors import UserError
 from coscap.vision.ids import image_id_of
 
@@ -69,6 +69,8 @@ def parse_json(label: str, content: bytes) -> Any:
         ) from None
     except UnicodeDecodeError as error:
         raise UserError(f"{label} is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
+    except RecursionError:
+        raise UserError(f"{label} is not a captions file: its brackets are nested too deeply.") from None
 
 
 def _lists(label: str, document: Any, troubles: Troubles) -> tuple[list[Any], list[Any]]:
@@ -86,8 +88,10 @@ def _lists(label: str, document: Any, troubles: Troubles) -> tuple[list[Any], li
 def _add_image(collector: Collector, position: int, image: Any) -> None:
     item = f"images[{position}]"
     image_id = image.get("id") if isinstance(image, dict) else None
-    if not isinstance(image_id, int):
-        collector.troubles.report("missing field", f'{collector.file}, {item} has no whole number "id"')
+    if not is_id(image_id):
+        collector.troubles.report(
+            "missing field", f'{collector.file}, {item} has no whole number (of at most 64 bits) "id"'
+        )
         return
     domain = image.get("domain")  # nocaps: in-domain, near-domain, out-domain
     collector.picture(
@@ -104,11 +108,13 @@ def _add_annotation(collector: Collector, position: int, annotation: Any, seen: 
     if not isinstance(annotation, dict):
         troubles.report("missing field", f"{collector.file}, {item} is not an object")
         return
-    for key, kind in (("image_id", int), ("caption", str)):
-        if not isinstance(annotation.get(key), kind):
-            word = "whole number" if kind is int else "text"
-            troubles.report("missing field", f'{collector.file}, {item} has no {word} "{key}"')
-            return
+    image_id, caption = annotation.get("image_id"), annotation.get("caption")
+    if not is_id(image_id):
+        troubles.report("missing field", f'{collector.file}, {item} has no whole number "image_id"')
+        return
+    if not isinstance(caption, str):
+        troubles.report("missing field", f'{collector.file}, {item} has no text "caption"')
+        return
     number = annotation.get("id")
     if isinstance(number, int):
         if number in seen:
@@ -117,7 +123,7 @@ def _add_annotation(collector: Collector, position: int, annotation: Any, seen: 
             )
             return
         seen.add(number)
-    collector.caption(f"{item} (id {number})", annotation["image_id"], annotation["caption"])
+    collector.caption(f"{item} (id {number})", image_id, caption)
 
 
 def is_karpathy(document: Any) -> bool:
@@ -153,7 +159,7 @@ def read_karpathy_document(label: str, content: bytes, document: Any, troubles: 
             )
             continue
         image_id = image.get("cocoid")
-        image_id = image_id if isinstance(image_id, int) else image_id_of(name)
+        image_id = image_id if is_id(image_id) else image_id_of(name)
         if not collector.picture(item, image_id, name, split=split):
             continue
         for number, sentence in enumerate(image["sentences"]):

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from coscap.data.records import Collector, Source, Troubles, content_hash, read_bytes, split_name
+from coscap.data.records import Collector, Source, Troubles, content_hash, is_id, read_bytes, split_name
 from coscap.vision.ids import image_id_of
 
 
@@ -31,7 +31,7 @@ def read_jsonl(path: str | Path, troubles: Troubles) -> Source:
 def _parse(label: str, number: int, line: bytes, troubles: Troubles) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         troubles.report("broken JSON", f"{label}, line {number} is not valid JSON")
         return None
     if not isinstance(row, dict):
@@ -42,25 +42,30 @@ def _parse(label: str, number: int, line: bytes, troubles: Troubles) -> dict[str
 
 def _add(collector: Collector, names: dict[int, str], item: str, row: dict[str, Any]) -> None:
     image_id = row.get("image_id")
-    name = (
-        row.get("image") or row.get("file_name") or (f"{image_id}.jpg" if isinstance(image_id, int) else None)
-    )
+    name = row.get("image") or row.get("file_name") or (f"{image_id}.jpg" if is_id(image_id) else None)
     if not isinstance(name, str):
         collector.troubles.report(
             "missing field",
             f'{collector.file}, {item} names no picture; "image", "file_name" or "image_id" is needed',
         )
         return
-    image_id = image_id if isinstance(image_id, int) else image_id_of(name)
+    image_id = image_id if is_id(image_id) else image_id_of(name)
+    split = split_name(row.get("split"))
+    if "split" in row and split is None:
+        collector.troubles.report(
+            "missing field",
+            f"{collector.file}, {item}: the split {row['split']!r} is not train, validation, test or unpaired",
+        )
     if names.setdefault(image_id, name) != name or image_id not in collector:
-        split = split_name(row.get("split"))
-        if "split" in row and split is None:
-            collector.troubles.report(
-                "missing field",
-                f"{collector.file}, {item}: the split {row['split']!r} is not train, validation, test or unpaired",
-            )
         if not collector.picture(item, image_id, name, split=split):
             return
+    elif split is not None and split != collector.split_of(image_id):
+        collector.troubles.report(
+            "two splits",
+            f"{collector.file}, {item}: {name!r} is in the split {split!r} here and was in "
+            f"{collector.split_of(image_id) or 'none'!r} before",
+        )
+        return
     for caption in _captions(row):
         collector.caption(item, image_id, caption)
 

@@ -180,10 +180,12 @@ def _read_parts(path: Path) -> dict[str, Any]:
 
 def _random(pictures: tuple[Picture, ...], choice: Choice) -> tuple[Picture, ...]:
     """Validation and test are drawn among the pictures that have captions: the others could not judge."""
-    captioned = [one for one in pictures if one.captions]
+    named = {i for path in (choice.test_ids, choice.validation_ids) if path for i in read_ids(path)}
+    captioned = [one for one in pictures if one.captions and one.id not in named]
     usual = min(1000, len(captioned) // 10)
-    validation = usual if choice.validation is None else choice.validation
-    test = usual if choice.test is None else choice.test
+    # A split that a file names is what the file says, unless more pictures are asked for.
+    validation = choice.validation if choice.validation is not None else 0 if choice.validation_ids else usual
+    test = choice.test if choice.test is not None else 0 if choice.test_ids else usual
     if validation + test >= max(1, len(captioned)) and (validation or test):
         raise UserError(
             f"--validation {validation} and --test {test} leave nothing to train on: "
