@@ -19,7 +19,8 @@ def run(
     """Serve until a signal comes; then take nothing more and finish what was taken."""
     from coscap.captioner import Captioner
 
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # else each broken body is a line in the log
+    # Otherwise every broken body is a line in the log.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)
     listening = _listen(host, port)  # before the model is loaded: a port in use is said at once
     try:
         captioner = Captioner.from_pretrained(model, device=device)

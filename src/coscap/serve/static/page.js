@@ -221,11 +221,15 @@ function choose(file) {
   $("image").src = state.address;
   $("image").alt = "The photograph that you chose";
   $("about").hidden = true;
-  $("photo").hidden = false;
-  $("invitation").hidden = true;
-  $("stage").classList.add("full");
+  showPhoto(true);
   show([]);
   caption();
+}
+
+function showPhoto(shown) {
+  $("photo").hidden = !shown;
+  $("invitation").hidden = shown;
+  $("stage").classList.toggle("full", shown);
 }
 
 async function offerExamples() {
@@ -250,6 +254,7 @@ $("image").addEventListener("load", event => {
   const { naturalWidth, naturalHeight } = event.target;
   $("photo").style.setProperty("--shape", naturalWidth / naturalHeight);
 });
+$("image").addEventListener("error", () => showPhoto(false));  // a format that only the server knows, or none
 $("file").addEventListener("change", event => { choose(event.target.files[0]); event.target.value = ""; });
 $("variety").addEventListener("change", caption);
 $("variety").addEventListener("input", event => {
