@@ -343,3 +343,26 @@ def test_rerank_by_likelihood(
     assert (code, "2 of 2 captions" in err and "log_probability" in err) == (2, True)
     code, _, err = run(capsys, monkeypatch, "rerank", bare, "--out", best)
     assert (code, "--by cider needs --regions and --train" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("references", "words"), [({1: "a dog"}, "no list of captions"), ({1: ["a dog", 5]}, "not a string")]
+)
+def test_references_of_wrong_types_are_one_sentence(references: Any, words: str) -> None:
+    with pytest.raises(UserError, match=f"1 of 1 images of the references have .*{words}"):
+        evaluate({1: ["a dog"]}, references, metrics="bleu")
+
+
+def test_metrics_may_be_one_text_and_references_without_words_are_told() -> None:
+    found = evaluate({1: ["a dog"]}, {1: ["a dog", " ... "]}, metrics="bleu, rouge")
+    assert list(found.accuracy) == ["BLEU-1", "BLEU-2", "BLEU-3", "BLEU-4", "ROUGE-L"]
+    assert found.notes == ("1 reference captions have no words (first: image 1); they stay references.",)
+
+
+def test_rerank_refuses_an_infinite_likelihood(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"image_id": 1, "caption": "a dog", "log_probability": float("-inf")}
+    samples, out = write(tmp_path / "s.json", [row]), tmp_path / "best.json"
+    code, _, complaint = run(capsys, monkeypatch, "rerank", samples, "--by", "likelihood", "--out", out)
+    assert code == 2 and "1 of 1 captions" in complaint and not out.exists()

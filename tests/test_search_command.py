@@ -94,6 +94,7 @@ def test_regions_that_are_missing_are_told_or_skipped(world: Path, tmp_path: Pat
         (["--must", "zebra", "--search", "beam"], "--search constrained"),
         (["--top-k", "5"], "--choose sample"),
         (["--min-length", "9", "--max-length", "8"], "above max_length"),
+        (["--must", "zebra", "--at-least", "2"], "at_least is 2 and must is given 1 times"),
         (["--temperature", "-1"], "temperature is -1.0"),
         (["--split", "nowhere"], "no split"),
         (["--search", "beam", "--choose", "sample"], "latent search"),

@@ -54,7 +54,7 @@ def evaluate(
         Path | None,
         typer.Option(
             help="F1 of naming these objects, a JSON file of names and their words, e.g. --objects novel.json "
-            "with {'bus': ['bus', 'buses']}; without it novel_objects takes the eight of held-out COCO"
+            'with {"bus": ["bus", "buses"]}; without it novel_objects takes the eight of held-out COCO'
         ),
     ] = None,
     json: Annotated[
@@ -88,12 +88,11 @@ def evaluate(
     given = grouped(read_samples(samples))
     if first is not None:
         given = {image: captions[:first] for image, captions in given.items()}
-    chosen = metrics.replace(" ", "").split(",") if metrics is not None else None
     wanted = captions_of(references, "test")
     report = measure(
         given,
         wanted,
-        metrics=chosen,
+        metrics=metrics,
         train=captions_of(train, "train") if train is not None else None,
         objects=_objects(objects) if objects is not None else None,
         tokenised=tokenised,
@@ -133,7 +132,7 @@ def _objects(path: Path) -> dict[str, list[str]]:
         for words in content.values()
     )
     if not good or not content:
-        raise UserError(f"{path} does not list objects; expected a form like {{'bus': ['bus', 'buses']}}.")
+        raise UserError(f'{path} does not list objects; expected a form like {{"bus": ["bus", "buses"]}}.')
     return {name: [word.lower() for word in words] for name, words in content.items()}
 
 

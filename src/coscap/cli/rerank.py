@@ -1,5 +1,6 @@
 """`coscap rerank`: the best captions of each picture first, by consensus with similar pictures or by likelihood."""
 
+import math
 import os
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -135,14 +136,14 @@ def _likelihoods(path: Path, pictures: "dict[Any, list[Row]]") -> dict[Any, Sequ
     bad = [row for row in rows if not _is_number(row.fields.get("log_probability"))]
     if bad:
         raise UserError(
-            f"{len(bad):,} of {len(rows):,} captions of {path} have no log_probability (first: image "
+            f"{len(bad):,} of {len(rows):,} captions of {path} have no finite log_probability (first: image "
             f"{bad[0].image_id!r}); `coscap sample` writes it."
         )
     return {image: [row.fields["log_probability"] for row in group] for image, group in pictures.items()}
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _consensus(

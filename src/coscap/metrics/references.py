@@ -125,7 +125,7 @@ def _rows(path: str | Path, content: Any) -> list[Row]:
         content = content["annotations"] if "annotations" in content else _of_mapping(content)
     if not isinstance(content, list):
         raise UserError(
-            f"{path} is not a list of captions; expected rows like {{'image_id': 42, 'caption': 'a dog'}}."
+            f'{path} is not a list of captions; expected rows like {{"image_id": 42, "caption": "a dog"}}.'
         )
     rows: list[Row] = []
     bad: list[int] = []

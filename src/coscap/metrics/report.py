@@ -79,7 +79,7 @@ def evaluate(
     samples: Captions | Sequence[Mapping[str, Any]],
     references: Captions | Sequence[Mapping[str, Any]] | str,
     *,
-    metrics: Collection[str] | None = None,
+    metrics: Collection[str] | str | None = None,
     train: Captions | Sequence[Mapping[str, Any]] | str | None = None,
     objects: Mapping[str, Collection[str]] | None = None,
     tokenised: bool = False,
@@ -90,7 +90,7 @@ def evaluate(
     """Evaluate one or several captions a picture.
 
     `samples` and `references` map image ids to captions, or are rows with image_id and caption, or the name
-    of references such as "coco:val2014". `metrics` is a choice of GROUPS; what is named
+    of references such as "coco:val2014". `metrics` is a choice of GROUPS (or "bleu,cider"); what is named
     must work, while by default METEOR and SPICE are left out with a note where their data is not installed.
     `train` (training captions by image) adds novel captions and self-CIDEr with their document frequencies.
     `objects` (names and their words) asks for novel objects; named as a metric without it, they are the eight
@@ -101,6 +101,7 @@ def evaluate(
     samples, references = as_captions(samples, names[0]), as_captions(references, names[1])
     check_captions(samples, names[0])
     check_match(samples, references, names)
+    check_captions({image: references[image] for image in samples}, names[1])
     ids = list(samples)
     pictures = token_groups([samples[image] for image in ids], tokenised)
     if not allow_empty:
@@ -112,6 +113,11 @@ def evaluate(
     accuracy, each, notes = _accuracy(
         pictures, wanted, caption_starts, chosen, metrics is not None, spice_cache
     )
+    blank = [image for image, group in zip(ids, wanted, strict=True) for caption in group if not caption]
+    if blank:
+        notes.append(
+            f"{len(blank):,} reference captions have no words (first: image {blank[0]!r}); they stay references."
+        )
     most = int(np.diff(caption_starts).max())
     several = {name: curves(scores, caption_starts) for name, scores in each.items()} if most > 1 else {}
     spread = {}
@@ -163,9 +169,11 @@ def diversity_of(
     return result
 
 
-def _chosen(metrics: Collection[str] | None) -> tuple[str, ...]:
+def _chosen(metrics: Collection[str] | str | None) -> tuple[str, ...]:
     if metrics is None:
         return DEFAULT
+    if isinstance(metrics, str):
+        metrics = metrics.replace(" ", "").split(",")
     unknown = [name for name in metrics if name not in GROUPS]
     if unknown or not metrics:
         named = f"metric {unknown[0]!r} is not known" if unknown else "no metric was named"

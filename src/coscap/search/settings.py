@@ -94,6 +94,10 @@ class SearchSettings(BaseModel):
             )
         if len(self.must) > MAX_CONSTRAINTS:
             raise ValueError(f"must is given {len(self.must)} times, and {MAX_CONSTRAINTS} is the most")
+        if self.at_least is not None and self.at_least > len(self.must) and not self.detected:
+            raise ValueError(
+                f"at_least is {self.at_least} and must is given {len(self.must)} times; lower it or add to must"
+            )
         return self
 
     @property
