@@ -97,6 +97,27 @@ def test_scores_come_back_in_order(home: Path, tmp_path: Path, monkeypatch: pyte
     assert spice.score([], []) == (0.0, [])
 
 
+def test_first_run_scores_as_every_later_one(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The official program scores some captions otherwise while it fills its cache."""
+    code = """
+import json, sys, pathlib
+arguments = sys.argv
+data = pathlib.Path(arguments[arguments.index("-cache") + 1], "data.mdb")
+value = 0.5 if data.exists() else 0.4
+if not data.exists():
+    data.write_text("parses")
+pathlib.Path(arguments[arguments.index("-out") + 1]).write_text(
+    json.dumps([{"image_id": 0, "scores": {"All": {"f": value}}}])
+)
+"""
+    program = _java(tmp_path / "java", code)
+    monkeypatch.setattr(spice, "find_java", lambda: program)
+    assert spice.score(["a"], [["a"]]) == (0.5, [0.5])
+    assert spice.score(["a"], [["a"]]) == (0.5, [0.5])
+
+
 def test_many_texts_go_in_parts(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = _java(tmp_path / "java", ANSWER)
     monkeypatch.setattr(spice, "find_java", lambda: program)
