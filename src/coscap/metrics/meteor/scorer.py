@@ -24,11 +24,11 @@ class Meteor:
     """METEOR 1.5, English, as the COCO evaluation calls it (`-l en -norm`).
 
     >>> Meteor().score(["a dog runs"], [["a dog is running", "the dog"]])
-    (0.44..., [0.44...])
+    (0.31239469345701887, [0.31239469345701887])
 
     Captions and references are tokenised text, tokens joined by spaces. The word tables come from the installed
     pycocoevalcap and are converted once into `cache` (default: $XDG_CACHE_HOME or ~/.cache, folder coscap).
-    With `java=True` the official jar computes the scores. Results do not depend on `threads`.
+    With `java=True` the official jar aligns the words. Results do not depend on `threads`.
     """
 
     def __init__(
