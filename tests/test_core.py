@@ -82,7 +82,7 @@ def test_whole_folder_keeps_the_old_one_until_the_new_one_is_complete(tmp_path: 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [(b'{"a": ', "line 1"), (b"\xff\xfe", "UTF-8"), (None, "does not exist")],
+    [(b'{"a": ', "line 1"), (b"[" * 100_000, "nested"), (b"\xff\xfe", "UTF-8"), (None, "does not exist")],
 )
 def test_unreadable_json_is_one_sentence(tmp_path: Path, content: bytes | None, expected: str) -> None:
     path = tmp_path / "x.json"

@@ -72,6 +72,8 @@ def read_json(path: str | Path) -> Any:
             f"{path} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}); "
             "check that the file is complete."
         ) from None
+    except RecursionError:
+        raise UserError(f"{path} is nested too deeply to be read; check that it is the right file.") from None
 
 
 def read_text(path: str | Path) -> str:
