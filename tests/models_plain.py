@@ -56,7 +56,7 @@ def plain_loss(model: CosCvae, batch: Batch, noise_m: Tensor, noise_o: Tensor) -
     values = pictures.features[batch.rows]
     mean = (values * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
     alive = [(t < batch.lengths)[:, None] for t in range(steps)]
-    embed = model.words.weight
+    embed = model.words.weight * model.words.embedding_dim**0.5
 
     x_m = [embed[batch.context[:, t]] for t in range(steps)]
     q = model.context_posterior

@@ -15,7 +15,13 @@ ALL = 6**5  # a beam that nothing falls out of
 def test_a_full_beam_finds_what_brute_force_finds(length_norm: float) -> None:
     model, batch = TinyModel(seed=3), pictures(1)
     settings = SearchSettings(
-        search="beam", beam=ALL, max_length=5, length_norm=length_norm, exhaustive=True, max_rows=10**6
+        search="beam",
+        temperature=1.0,
+        beam=ALL,
+        max_length=5,
+        length_norm=length_norm,
+        exhaustive=True,
+        max_rows=10**6,
     )
     found = search(model, batch, VOCABULARY, 20, settings)[0]
     best = ranked(every_caption(model, batch, 5), length_norm)[:20]
@@ -76,7 +82,13 @@ def test_pictures_that_are_done_leave_the_batch() -> None:
 def test_attention_follows_the_caption_through_the_beam() -> None:
     """The attention of a caption is that of the model fed with its words."""
     model, batch = TinyModel(seed=8), pictures(5)
-    found = search(model, batch, VOCABULARY, 3, SearchSettings(search="beam", beam=4, max_length=6, seed=2))
+    found = search(
+        model,
+        batch,
+        VOCABULARY,
+        3,
+        SearchSettings(search="beam", temperature=1.0, beam=4, max_length=6, seed=2),
+    )
     for picture, captions in enumerate(found):
         for caption in captions:
             only = one_picture(batch, picture)
@@ -125,3 +137,11 @@ def test_ranks_count_within_each_key() -> None:
         0,
         0,
     ]
+
+
+def test_one_draw_is_taken_at_the_means() -> None:
+    assert SearchSettings().temperature == 1.0
+    assert SearchSettings(search="beam").temperature == 0.0
+    assert SearchSettings(search="diverse", draws=1).temperature == 0.0
+    assert SearchSettings(search="beam", draws=2).temperature == 1.0
+    assert SearchSettings(search="beam", temperature=0.5).temperature == 0.5

@@ -61,7 +61,9 @@ def _next(model: TinyModel, batch: RegionBatch, words: tuple[int, ...]) -> torch
 )
 def test_groups_choose_as_the_definition_says(groups: int, width: int, strength: float) -> None:
     model, batch = TinyModel(seed=11), pictures(3)
-    settings = SearchSettings(search="diverse", groups=groups, beam=width, diversity=strength, max_length=4)
+    settings = SearchSettings(
+        search="diverse", temperature=1.0, groups=groups, beam=width, diversity=strength, max_length=4
+    )
     found = search(model, batch, VOCABULARY, groups * width, settings)
     for picture, captions in enumerate(found):
         only = one_picture(batch, picture)

@@ -22,7 +22,8 @@ class SearchSettings(BaseModel):
     seed: int = 0
     """The same seed gives the same captions, whatever the batch. Example: 7."""
     temperature: float = Field(default=1.0, ge=0)
-    """Scales the standard deviation of the latents' noise; 0 takes their means. Example: 0.7."""
+    """Scales the standard deviation of the latents' noise; 0 takes their means. Unset: 1; 0 for a beam or diverse
+    search, whose one draw would otherwise decide everything. Example: 0.7."""
     draws: int | None = Field(default=None, ge=1)
     """Draws of latents for each picture. Unset: n for latent and constrained, 1 for beam and diverse."""
     beam: int | None = Field(default=None, ge=1)
@@ -74,6 +75,18 @@ class SearchSettings(BaseModel):
     """No caption twice for a picture: draw again instead, up to four times; fewer than n if that fails."""
     max_rows: int = Field(default=1024, ge=1)
     """Captions in work at once; less memory when smaller, no effect on the result."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_draw(cls, values: Any) -> Any:
+        """Captions that all come from one draw are looked for at the latents' means."""
+        if (
+            isinstance(values, dict)
+            and values.get("search") in ("beam", "diverse")
+            and values.get("draws") in (None, 1)
+        ):
+            return {"temperature": 0.0, **values}
+        return values
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
