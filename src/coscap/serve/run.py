@@ -17,8 +17,13 @@ def run(
     model: str, device: str, host: str, port: int, limits: Limits, token: str | None, allowed: Sequence[str]
 ) -> None:
     """Serve until a signal comes; then take nothing more and finish what was taken."""
+    import torch
+
     from coscap.captioner import Captioner
 
+    # One core is left to the thread that looks at photographs: threads that wait for each other at every
+    # multiplication are slow as soon as one of them has to wait for its core.
+    torch.set_num_threads(max(1, torch.get_num_threads() - 1))
     # Otherwise every broken body is a line in the log.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
     listening = _listen(host, port)  # before the model is loaded: a port in use is said at once
