@@ -68,8 +68,8 @@ def test_a_fixed_beginning(number: int) -> None:
 def test_controls_take_the_best_of_what_they_leave() -> None:
     model, batch = TinyModel(seed=32), pictures(1)
     settings = SearchSettings(
-        search="beam", temperature=1.0, beam=6**4, max_length=4, min_length=2, no_repeat=1, without=("car",), exhaustive=True,
-        max_rows=10**5,
+        search="beam", temperature=1.0, beam=6**4, max_length=4, min_length=2, no_repeat=1, without=("car",),
+        exhaustive=True, max_rows=10**5,
     )  # fmt: skip
     left = [
         (units, score)
