@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from coscap.data.records import Troubles
+from coscap.data.regions import convert
 from coscap.errors import UserError
-from coscap.vision.published import FolderStore, Hdf5Store, TsvStore, convert, open_regions
+from coscap.vision.published import FolderStore, Hdf5Store, TsvStore, open_regions
 from coscap.vision.store import RegionStore
 from data_made import made_store
 
@@ -220,7 +222,7 @@ def test_the_same_picture_twice_is_refused(tmp_path: Path) -> None:
 
 def test_published_regions_become_a_store_of_ours(tmp_path: Path) -> None:
     source = open_regions(write_vlen_with_classes(tmp_path))
-    assert convert(source, tmp_path / "ours.h5") == 3
+    assert convert(source, tmp_path / "ours.h5", Troubles(skip=False)) == 3
     ours = RegionStore.open(tmp_path / "ours.h5")
     assert ours.recipe == source.recipe and ours.ids.tolist() == list(IDS)
     for image_id in IDS:

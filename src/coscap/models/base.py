@@ -1,5 +1,6 @@
 """What the three models share: regions, words, decoder, output layer, the loss and the `Step` protocol."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ class Inferred:
         return torch.cat(parts, dim=1) if parts else None
 
 
-class CaptionModel(nn.Module):
+class CaptionModel(nn.Module, ABC):
     """A model of captions given regions. Subclasses say what their latents are."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -132,8 +133,9 @@ class CaptionModel(nn.Module):
         dropped = (teacher.noise.uniforms(DROPOUT_NOISE) < rates) & (teacher.previous != START)
         return teacher.previous.masked_fill(dropped, UNK)
 
+    @abstractmethod
     def _infer(self, teacher: Teacher, objects: str) -> Inferred:
-        raise NotImplementedError
+        """The latents of a batch; `objects` says where z^o comes from, its posterior or its prior."""
 
     def _parts(self, teacher: Teacher, inferred: Inferred, negative: Tensor) -> Parts:
         packing, config = teacher.packing, self.config

@@ -1,5 +1,7 @@
 """What COS-CVAE and Seq-CVAE share: a context latent with its posterior and prior."""
 
+from abc import abstractmethod
+
 import torch
 from torch import Tensor, nn
 
@@ -69,11 +71,11 @@ class SequentialModel(CaptionModel):
             p, prior, CONTEXT_NOISE, state.step, state.shared.temperatures[0], state.shared.mode
         )
 
+    @abstractmethod
     def encode(
         self, batch: Batch, *, generator: torch.Generator | None = None, keys: Tensor | None = None
     ) -> Latents:
         """The posteriors of each caption's latents and a draw from them."""
-        raise NotImplementedError
 
 
 def start_chain(prior: Prior, latent: int, keys: Tensor, given: Tensor | None, lengths: Tensor) -> Chain:

@@ -51,17 +51,17 @@ def build(constraints: Sequence[Constraint], at_least: int | None = None) -> Aut
     numbers: dict[State, int] = {}
     default: list[int] = []
     rows: list[tuple[int, ...]] = []  # the state after each of `words`
-    todo: list[State] = []
+    unseen: list[State] = []
 
     def number(state: State) -> int:
         if state not in numbers:
             numbers[state] = len(numbers)
-            todo.append(state)
+            unseen.append(state)
         return numbers[state]
 
     number(_enough(frozenset(), (), required))
-    while todo:
-        met, begun = todo.pop(0)
+    while unseen:
+        met, begun = unseen.pop(0)
         if len(met) >= required:  # nothing is wanted any more
             default.append(number((met, ())))
             rows.append(tuple(number((met, ())) for _ in words))

@@ -92,17 +92,6 @@ def open_regions(path: str | Path) -> Store:
     )
 
 
-def convert(source: Store, out: str | Path) -> int:
-    """Write the regions of any store as a store of ours; gives the number of pictures."""
-    from coscap.progress import track
-    from coscap.vision.store import StoreWriter
-
-    with StoreWriter(out, source.recipe) as writer:
-        for position in track(range(len(source)), "converting regions", unit="pictures"):
-            writer.add(int(source.ids[position]), source.at(position))
-        return len(writer)
-
-
 class Published(ABC):
     """Finds pictures by id; the formats read one picture at a position."""
 
