@@ -1,0 +1,126 @@
+"""From a small data set to neighbours, pseudo captions and novel objects, with the real parts."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from coscap.contexts.apart import compare
+from coscap.contexts.build import ContextSettings, build_contexts
+from coscap.contexts.examples import examples
+from coscap.contexts.folder import Neighbours, open_neighbours
+from coscap.contexts.pseudo import BothTerms, NovelTerm, PseudoTerm, fill_table
+from coscap.data.loader import Loader
+from coscap.data.prepared import Prepared
+from coscap.errors import UserError
+from coscap.models import CosCvae, ModelConfig
+from coscap.search import Caption
+from coscap.text import load_classes
+from coscap.text.vocabulary import SLOT, SLOTS
+from coscap.vision.store import RegionStore
+from data_made import WIDTH, made_prepared, made_store
+
+SETTINGS = ContextSettings(k=3, epochs=2, batch=8, width=8, recall_pictures=5)
+World = tuple[Path, Prepared, RegionStore, Neighbours]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("contexts")
+    prepared = made_prepared(folder / "data", captionless=6)
+    store = made_store(folder / "regions.h5", [int(i) for i in prepared.image_ids])
+    build_contexts(prepared, store, folder / "contexts", SETTINGS, say=lambda line: None)
+    return folder, prepared, store, open_neighbours(folder / "contexts", prepared)
+
+
+def make_model(prepared: Prepared, store: RegionStore) -> CosCvae:
+    torch.manual_seed(0)
+    names = ("attention_lstm", "language_lstm", "attention_width", "context_latent", "object_latent")
+    sizes = dict.fromkeys(names, 8)
+    return CosCvae(ModelConfig(vocabulary=len(prepared.vocabulary), region_width=WIDTH, **sizes))
+
+
+def test_neighbours_are_training_contexts_of_other_pictures_that_fit(world: World) -> None:
+    _, prepared, store, neighbours = world
+    assert len(neighbours.images) == len(prepared)  # pictures without captions have neighbours, too
+    train = set(prepared.captions_in("train").tolist())
+    found = 0
+    for image in neighbours.images.tolist():
+        own = {tuple(prepared.context(c).tolist()) for c in prepared.captions_of(image)}
+        room = int((np.asarray(store.get(int(prepared.image_ids[image])).labels) >= 0).sum())
+        near = neighbours.of(image).tolist()
+        contexts = [tuple(prepared.context(c).tolist()) for c in near]
+        assert len(set(contexts)) == len(contexts)
+        for caption, context in zip(near, contexts, strict=True):
+            slots = sum(word in (SLOT, SLOTS) for word in context)
+            assert caption in train and context not in own and 1 <= slots <= room
+            found += 1
+    assert found > len(prepared)
+    assert neighbours.manifest["epochs"][-1]["loss"] > 0
+
+
+def test_neighbours_of_other_data_are_refused(world: World, tmp_path: Path) -> None:
+    folder, *_ = world
+    other = made_prepared(tmp_path / "other", pictures=12)
+    with pytest.raises(UserError, match="another data set"):
+        open_neighbours(folder / "contexts", other)
+    with pytest.raises(UserError, match="coscap contexts"):
+        open_neighbours(tmp_path, other)
+
+
+def test_both_terms_join_captioned_and_uncaptioned_pictures(world: World) -> None:
+    _, prepared, store, neighbours = world
+    model = make_model(prepared, store)
+    fill = fill_table(store.recipe, prepared.classes, prepared.vocabulary)
+    batch = next(iter(Loader(prepared, store, "train", 8, 1)))
+    keys = torch.arange(8) * 4
+    paired, novel = PseudoTerm(prepared, neighbours, fill), NovelTerm(prepared, store, neighbours, fill)
+    assert set(novel.images.tolist()) <= set(prepared.images("unpaired").tolist())
+    drawn = novel.draw(batch, keys)
+    assert drawn is not None and len(drawn[1]) == 8
+    assert not (drawn[0].image_ids[:, None] == batch.image_ids).any()
+    alone = paired(model, batch, keys)
+    assert not alone.kl_object.any()
+    both = BothTerms(paired, novel)(model, batch, keys)
+    assert len(both.reconstruction) >= len(alone.reconstruction)
+    torch.testing.assert_close(both.reconstruction[: len(alone.reconstruction)], alone.reconstruction)
+    weaker = novel(model, batch, keys)
+    assert len(weaker.kl_object) > 0 and (weaker.kl_object > 0).all()
+    both.objective().backward()
+
+
+def test_novel_pictures_are_needed_for_the_novel_term(tmp_path: Path, world: World) -> None:
+    _, _, store, _ = world
+    prepared = made_prepared(tmp_path / "data", captionless=0)
+    fill = fill_table(store.recipe, prepared.classes, prepared.vocabulary)
+    none = Neighbours({}, np.zeros(0, np.int64), np.zeros((0, 1), np.int32), np.zeros((0, 1), np.float32))
+    with pytest.raises(UserError, match="unpaired"):
+        NovelTerm(prepared, store, none, fill)
+
+
+def test_examples_fill_every_slot(world: World) -> None:
+    _, prepared, store, neighbours = world
+    model = make_model(prepared, store)
+    shown = examples(prepared, store, neighbours, neighbours.images[:6].tolist(), model)
+    assert any(example.pseudo for example in shown)
+    for example in shown:
+        assert len(example.pseudo) == len(example.contexts)
+        assert all("<s" in context for context in example.contexts)
+        assert not any("<s" in caption for caption in example.pseudo)
+
+
+def test_what_two_captions_share() -> None:
+    def caption(text: str) -> Caption:
+        return Caption(tuple(text.split()), 0.0, 0, np.zeros((0, 0), np.float32))
+
+    same = compare([(caption("a dog on a couch"), caption("a cat on a bed"))], load_classes("coco"))
+    assert (same.objects_kept, same.context_kept, same.same_objects, same.same_context) == (
+        0.0,
+        1.0,
+        0.0,
+        1.0,
+    )
+    other = compare([(caption("a dog on a couch"), caption("the couch under a dog"))], load_classes("coco"))
+    assert (other.objects_kept, other.same_objects, other.same_context) == (1.0, 1.0, 0.0)
+    assert 0 < other.context_kept < 1
