@@ -7,35 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from fastapi.testclient import TestClient
 from PIL import Image
 
 from coscap import Captioner
-from coscap.models import build_model, preset, save_pretrained
 from coscap.serve.app import create_app
 from coscap.serve.limits import Limits
-from coscap.text import Vocabulary, load_classes
-from coscap.vision.detectors import load_detector
+from tiny_captioner import save_tiny_model
 
 EXAMPLES = sorted(Path(__file__).parents[1].glob("examples/*.jpg"))
-WORDS = "a the on in of with man woman dog cat cup table holding sitting white small street two and".split()
 SHORT = {"n": "2", "max_length": "6"}
-
-
-def save_tiny_model(path: Path) -> Path:
-    """A saved model with random weights."""
-    torch.manual_seed(3)
-    classes = load_classes("coco")
-    vocabulary = Vocabulary.build([WORDS], minimum=1, objects=classes)
-    recipe = load_detector().recipe
-    config = dict(
-        attention_lstm=16, language_lstm=16, region_projection=16, attention_width=8, context_posterior=8,
-        object_posterior=8, context_prior=8, object_prior=8, classes=len(recipe.classes),
-    )  # fmt: skip
-    model = build_model(preset("small", vocabulary=len(vocabulary), region_width=recipe.width, **config))
-    save_pretrained(model, path, vocabulary=vocabulary, recipe=recipe, classes=classes)
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from test_serve_api import save_tiny_model
+from tiny_captioner import save_tiny_model
 
 PHOTO = Path(__file__).parents[1] / "examples" / "cat.jpg"
 
