@@ -70,6 +70,17 @@ def test_every_model_trains(world: Path, tmp_path: Path, kind: str) -> None:
     assert ("active_context" in last) == (kind == "seq_cvae") and "active_object" not in last
 
 
+def test_begins_with_the_weights_of_another_model(world: Path, tmp_path: Path) -> None:
+    train_run(config(world, "steps=30"), tmp_path / "first", device="cpu")
+    known = load_pretrained(tmp_path / "first" / "last").model.state_dict()
+    begin = [f"start={tmp_path / 'first' / 'last'}", "average=0.5"]
+    train_run(config(world, "steps=1", "optimiser.rate=1e-12", *begin), tmp_path / "next", device="cpu")
+    for name, tensor in load_pretrained(tmp_path / "next" / "last").model.state_dict().items():
+        torch.testing.assert_close(tensor, known[name], rtol=1e-6, atol=1e-8)
+    with pytest.raises(UserError, match=r"field start: .* has another shape .*give `model` the sizes"):
+        train_run(config(world, "steps=1", "model.language_lstm=8", *begin), tmp_path / "other", device="cpu")
+
+
 def test_minutes_become_steps(world: Path, tmp_path: Path) -> None:
     content = config(world).model_dump() | {"steps": None, "minutes": 0.005, "validation": None}
     train_run(TrainConfig.model_validate(content), tmp_path / "run", device="cpu")

@@ -112,6 +112,8 @@ class TrainConfig(Section):
     """The region store of its pictures, made by `coscap features`."""
     model: dict[str, Any] = {"preset": "small"}
     """`preset` (`small`, `paper`, `released`) and any field of the model that differs from it."""
+    start: str | None = None
+    """A model to begin with, such as `runs/small/best`: its weights, not its optimiser. None: drawn anew."""
     seed: int = Field(default=1, ge=0)
     """Everything random follows from it and the number of the step."""
     batch_size: PositiveInt = 100

@@ -6,7 +6,7 @@ every so often:  validate ─▶ best/, last/      checkpoint ─▶ checkpoints
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,7 +94,13 @@ class Trainer:
         self.means = Means()
         self.saved_at = time.monotonic()
 
-    # -- going on
+    # -- beginning and going on
+
+    def begin_with(self, weights: Mapping[str, Tensor]) -> None:
+        """Start from weights that were learnt before."""
+        self.model.load_state_dict(weights)
+        if self.average is not None:
+            self.average = Average(self.config.average, self.model)
 
     def restore(self, checkpoint: Path) -> int:
         """Put everything back as it was; gives the planned number of steps."""
