@@ -5,17 +5,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
 from coscap import Captioner
-from coscap.captioner import as_picture
+from coscap.captioner import PhotoCaption, as_picture
 from coscap.cli.main import app
 from coscap.data.collate import region_batch
 from coscap.errors import UserError
+from coscap.models.latents import Latents
 from coscap.search import Caption, SearchSettings, search
 from coscap.search.rescore import rescore
 from coscap.search.select import select
+from coscap.search.vary import read_latents, split
 from tiny_captioner import save_tiny_model
 
 EXAMPLES = sorted(Path(__file__).parents[1].glob("examples/*.jpg"))
@@ -69,6 +72,35 @@ def test_vary_keeps_one_latent(captioner: Captioner) -> None:
         assert others and all(other.text != first.text for other in others)
     with pytest.raises(UserError, match="keep"):
         captioner.vary(first, keep="both")  # type: ignore[arg-type]
+
+
+def test_a_variation_can_be_varied_and_keeps_what_it_kept(captioner: Captioner) -> None:
+    settings = SearchSettings(max_length=6, seed=3)
+    first = captioner(EXAMPLES[0], n=2, settings=settings).captions[1]
+    one = captioner.vary(first, keep="context", n=3, seed=5)[-1]
+    two = captioner.vary(one, keep="context", n=3, seed=6)[-1]
+    three = captioner.vary(two, keep="objects", n=3, seed=7)
+    assert three and all(other.text != two.text for other in three)
+
+    batch = region_batch([first.regions])
+
+    def read(caption: PhotoCaption) -> Latents:
+        return read_latents(
+            split(captioner.model), batch, caption.found, captioner.vocabulary, caption.settings, caption.kept
+        )
+
+    words = min(len(first.words), len(one.words), len(two.words)) + 1
+    contexts = [read(caption).context[0, :words] for caption in (first, one, two)]
+    objects = [read(caption).objects[0, :words] for caption in (first, one, two)]
+    assert torch.equal(contexts[0], contexts[1]) and torch.equal(contexts[0], contexts[2])
+    assert not torch.allclose(objects[0], objects[1]) and not torch.allclose(objects[1], objects[2])
+    longer = min(len(two.words), len(three[0].words)) + 1
+    assert torch.equal(read(two).objects[0, :longer], read(three[0]).objects[0, :longer])
+
+
+def test_captions_of_a_beam_can_be_varied(captioner: Captioner) -> None:
+    first = captioner(EXAMPLES[0], n=2, settings=SearchSettings(search="beam", max_length=6)).captions[0]
+    assert len(captioner.vary(first, keep="context", n=3)) > 1
 
 
 def told(text: str, log_probability: float) -> Caption:

@@ -18,7 +18,7 @@ from coscap.search.entry import search
 from coscap.search.rescore import rescore
 from coscap.search.select import select
 from coscap.search.settings import SearchSettings
-from coscap.search.vary import Keep, vary
+from coscap.search.vary import Keep, keep_latents, vary
 from coscap.text.objects import load_classes
 from coscap.vision.detectors import Detector, load_detector
 from coscap.vision.pictures import open_picture
@@ -26,6 +26,8 @@ from coscap.vision.regions import Regions
 
 if TYPE_CHECKING:
     import torch
+
+    from coscap.models.latents import Latents
 
 Photo = str | Path | bytes | Image.Image | NDArray[np.uint8]
 SHIPPED = "shipped"  # the name of the model inside the package
@@ -56,6 +58,8 @@ class PhotoCaption:
     """The caption as the search found it, with its whole attention."""
     settings: SearchSettings = field(repr=False, compare=False)
     regions: Regions = field(repr=False, compare=False)
+    kept: "Latents | None" = field(default=None, repr=False, compare=False)
+    """The latents that a variation has in common with the caption it was made from."""
 
     def to_json(self) -> dict[str, Any]:
         words = [{"word": word.word, "box": list(word.box), "weight": word.weight} for word in self.words]
@@ -171,24 +175,29 @@ class Captioner:
     def vary(
         self, caption: PhotoCaption, keep: Keep = "context", n: int = 5, seed: int = 1
     ) -> list[PhotoCaption]:
-        """Up to n other captions of the same photograph, with this one's context or objects kept."""
+        """Up to n other captions of the same photograph, with this one's context or objects kept.
+
+        What it gives can be varied again.
+        """
         if keep not in ("context", "objects"):
             raise UserError(f"keep is {keep!r}, and it is context or objects.")
         batch = region_batch([caption.regions]).to(self.device)
-        found = vary(
+        kept = keep_latents(
             self.model,
             batch,
             caption.found,
             self.vocabulary,
-            self.objects,
             keep=keep,
-            n=POOL * n,
-            seed=seed,
             settings=caption.settings,
+            kept=caption.kept,
         )
+        # Captions of beams were found at the latents' means, where every draw would be the same.
+        drawn = {"seed": seed, "temperature": caption.settings.temperature or 1.0}
+        settings = caption.settings.model_copy(update=drawn)
+        found = vary(self.model, batch, kept, self.vocabulary, self.objects, n=POOL * n, settings=settings)
         found = rescore(self.model, batch, [found], self.vocabulary)[0]
         fresh = [other for other in found if other.text != caption.text]
-        return [_told(other, caption.regions, caption.settings) for other in select(fresh, n, 0.5)]
+        return [_told(other, caption.regions, settings, kept) for other in select(fresh, n, 0.5)]
 
 
 def as_picture(photo: Photo, least_side: int = 0) -> Image.Image:
@@ -217,11 +226,13 @@ def _name(photo: Photo, place: int) -> str:
     return str(photo) if isinstance(photo, str | Path) else f"photo {place + 1}"
 
 
-def _told(caption: Caption, regions: Regions, settings: SearchSettings) -> PhotoCaption:
+def _told(
+    caption: Caption, regions: Regions, settings: SearchSettings, kept: "Latents | None" = None
+) -> PhotoCaption:
     words = []
     for unit, attention in zip(caption.units, caption.attention, strict=True):
         region = int(np.argmax(attention[: len(regions)]))
         x1, y1, x2, y2 = (round(float(side), 5) for side in regions.boxes[region])
         words.append(Word(unit, (x1, y1, x2, y2), round(float(attention[region]), 5)))
     log_probability = round(caption.log_probability, 6)
-    return PhotoCaption(caption.text, log_probability, tuple(words), caption, settings, regions)
+    return PhotoCaption(caption.text, log_probability, tuple(words), caption, settings, regions, kept)

@@ -11,7 +11,7 @@ from coscap.models.cos_cvae import CosCvae
 from coscap.search.caption import Caption
 from coscap.search.entry import search
 from coscap.search.settings import SearchSettings
-from coscap.search.vary import vary
+from coscap.search.vary import keep_latents, vary
 from coscap.text import ObjectClasses, Vocabulary, split
 
 KEEPS: tuple[Literal["context"], Literal["objects"]] = ("context", "objects")
@@ -42,16 +42,15 @@ def hold_apart(
     temperature: float = 1.0,
 ) -> dict[str, Change]:
     """The change when z^m is held, when z^o is held, and when neither is. pictures: batches of one picture."""
-    settings = SearchSettings(temperature=temperature)
+    settings, fresh = (SearchSettings(temperature=temperature, seed=seed) for seed in (0, 1))
     pairs: dict[str, list[tuple[Caption, Caption]]] = {"context": [], "objects": [], "neither": []}
     for regions in pictures:
         drawn = search(model, regions, vocabulary, 1 + variations, settings, objects=objects)[0]
         first = drawn[0]
         pairs["neither"] += [(first, other) for other in drawn[1:]]
         for keep in KEEPS:
-            others = vary(
-                model, regions, first, vocabulary, objects, keep=keep, n=variations, seed=1, settings=settings
-            )
+            kept = keep_latents(model, regions, first, vocabulary, keep=keep, settings=settings)
+            others = vary(model, regions, kept, vocabulary, objects, n=variations, settings=fresh)
             pairs[keep] += [(first, other) for other in others]
     return {name: compare(found, objects) for name, found in pairs.items()}
 

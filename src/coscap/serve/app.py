@@ -1,7 +1,7 @@
 """The application: what each address answers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -88,18 +88,16 @@ class Service:
         if n > self.limits.captions:
             raise Refused(422, f"The field n is {n}, and at most {self.limits.captions} can be asked for.")
 
-    def remember(self, found: "list[PhotoCaptions]") -> list[dict[str, Any]]:
+    def remember(self, captions: "Sequence[PhotoCaption]") -> list[dict[str, Any]]:
+        """The captions of one photograph as JSON, each with an id by which it can be varied."""
+        ids = self.recent.put(captions)
+        self.telemetry.captions.inc(len(captions))
+        return [{"id": id, **caption.to_json()} for id, caption in zip(ids, captions, strict=True)]
+
+    def tell(self, found: "Sequence[PhotoCaptions]") -> list[dict[str, Any]]:
         """The JSON of `coscap caption --json`, with an id for each caption."""
-        told = []
-        for result in found:
-            ids = self.recent.put(result.captions)
-            captions = [
-                {"id": id, **caption.to_json()} for id, caption in zip(ids, result.captions, strict=True)
-            ]
-            told.append({"photo": result.photo, "captions": captions})
         self.telemetry.photos.inc(len(found))
-        self.telemetry.captions.inc(sum(len(result.captions) for result in found))
-        return told
+        return [{"photo": result.photo, "captions": self.remember(result.captions)} for result in found]
 
 
 def create_app(
@@ -171,7 +169,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
                 if not taken:
                     for upload in uploads:
                         upload.file.close()
-            return service.remember(await service.in_time(future))
+            return service.tell(await service.in_time(future))
 
         return JSONResponse(await service.admitted(work))
 
@@ -196,7 +194,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
                     404, "No caption has that id, or it was given too long ago; caption the photograph again."
                 )
             future = service.worker.vary(caption, asked.keep, asked.n, asked.seed)
-            return [other.to_json() for other in await service.in_time(future)]
+            return service.remember(await service.in_time(future))
 
         return JSONResponse({"captions": await service.admitted(work)})
 

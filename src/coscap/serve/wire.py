@@ -53,7 +53,7 @@ class VariationFields(BaseModel):
     model_config = _STRICT
 
     id: str = Field(max_length=100)
-    """The id of a caption that POST /captions gave."""
+    """The id of a caption that POST /captions or POST /variations gave."""
     keep: Literal["context", "objects"]
     """context: tell the same of other objects. objects: tell otherwise of the same objects."""
     n: int = Field(default=5, ge=1)
@@ -72,18 +72,15 @@ class Word(BaseModel):
     """The attention on that region, 0..1."""
 
 
-class Variation(BaseModel):
+class GivenCaption(BaseModel):
     model_config = _GIVEN
 
+    id: str
+    """For POST /variations, as long as the server remembers it."""
     text: str
     log_probability: float
     """Nearer to 0 is more certain."""
     words: list[Word]
-
-
-class GivenCaption(Variation):
-    id: str
-    """For POST /variations, as long as the server remembers it."""
 
 
 class Captioned(BaseModel):
@@ -97,7 +94,7 @@ class Captioned(BaseModel):
 class Variations(BaseModel):
     model_config = _GIVEN
 
-    captions: list[Variation]
+    captions: list[GivenCaption]
 
 
 class Problem(BaseModel):
