@@ -38,17 +38,24 @@ def _padded(captions: Sequence[Caption], vocabulary: Vocabulary, device: torch.d
 
 
 def _score(model: Step[S], regions: RegionBatch, owners: Tensor, words: Tensor) -> Tensor:
-    """log p of each row's words, (N,); owners: (N,) the picture of each row, words: (N, T)."""
-    state = model.start(regions, 1, temperature=0.0).select(owners)
+    """log p of each caption's words, (N,); owners: (N,) the picture of each caption, words: (N, T).
+
+    Without noise, what a model thinks after the same words of the same picture is the same. So a row is a beginning,
+    and captions that begin alike share it.
+    """
+    state = model.start(regions, 1, temperature=0.0)
     total = torch.zeros(len(words), dtype=torch.float64, device=words.device)
-    said = torch.full_like(words[:, 0], START)
-    rows = torch.arange(len(words), device=words.device)
+    row = owners  # (N,) the beginning of each caption
+    said = torch.full_like(regions.keys, START)  # (rows,) the last word of each beginning
+    captions = torch.arange(len(words), device=words.device)
     for step in range(words.shape[1]):
-        logs, state, _ = model.step(said, state)
-        said = words[rows, step]
-        total[rows] += logs.gather(1, said[:, None])[:, 0].double()
-        going = (said != END).nonzero()[:, 0]
-        if len(going) == 0:
+        logs, state, _ = model.step(said, state)  # (rows, V)
+        word = words[captions, step]
+        total[captions] += logs[row, word].double()
+        going = word != END
+        captions = captions[going]
+        if len(captions) == 0:
             break
-        rows, said, state = rows[going], said[going], state.select(going)
+        longer, row = (row[going] * logs.shape[1] + word[going]).unique(return_inverse=True)
+        said, state = longer % logs.shape[1], state.select(longer // logs.shape[1])
     return total

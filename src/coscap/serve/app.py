@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
-from starlette.exceptions import HTTPException
 
 from coscap import __version__
-from coscap.errors import UserError
+from coscap.serve.errors import answer_errors
 from coscap.serve.guard import Guard
 from coscap.serve.intake import Refused, read_form, read_json
 from coscap.serve.limits import Limits
@@ -49,7 +48,6 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 _GONE: dict[int | str, dict[str, Any]] = {
     404: {"model": Problem, "description": "No such caption, or it was given too long ago."}
 }
-_FAULT = "The server met a fault of its own; its log says more."
 
 
 class Service:
@@ -125,7 +123,7 @@ def create_app(
     )
     page = main_page()
     app.add_middleware(Guard, telemetry=service.telemetry, policy=page.policy, token=token, hosts=hosts)
-    _answer_errors(app)
+    answer_errors(app)
     _add_api(app, service)
     _add_pages(app, page.html)
     return app
@@ -169,7 +167,8 @@ def _add_api(app: FastAPI, service: Service) -> None:
                 if not taken:
                     for upload in uploads:
                         upload.file.close()
-            return service.tell(await service.in_time(future))
+            found = await service.in_time(future)
+            return service.tell(found)
 
         return JSONResponse(await service.admitted(work))
 
@@ -194,7 +193,8 @@ def _add_api(app: FastAPI, service: Service) -> None:
                     404, "No caption has that id, or it was given too long ago; caption the photograph again."
                 )
             future = service.worker.vary(caption, asked.keep, asked.n, asked.seed)
-            return service.remember(await service.in_time(future))
+            found = await service.in_time(future)
+            return service.remember(found)
 
         return JSONResponse({"captions": await service.admitted(work)})
 
@@ -233,29 +233,3 @@ def _add_pages(app: FastAPI, page: str) -> None:
         if name not in examples:
             raise Refused(404, "There is no such example; GET /examples lists them.")
         return Response(examples[name], media_type="image/jpeg", headers={"Cache-Control": "max-age=86400"})
-
-
-def _answer_errors(app: FastAPI) -> None:
-    """Every error is JSON with one sentence, and none tells of the inside of the server."""
-
-    @app.exception_handler(Refused)
-    async def refused(request: Request, error: Refused) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, error.status, error.headers)
-
-    @app.exception_handler(UserError)
-    async def bad_input(request: Request, error: UserError) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, 422)
-
-    @app.exception_handler(HTTPException)
-    async def no_such(request: Request, error: HTTPException) -> JSONResponse:
-        told = {
-            404: "There is no such address; GET /docs lists them.",
-            405: "This address wants another method.",
-        }
-        return JSONResponse(
-            {"error": told.get(error.status_code, "Bad request.")}, error.status_code, error.headers
-        )
-
-    @app.exception_handler(Exception)
-    async def fault(request: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"error": _FAULT}, 500)
