@@ -1,0 +1,142 @@
+"""`coscap report`: the paper's tables and figures for trained runs."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...",
+            help="Runs of `coscap train` or saved models; NAME=PATH names one in the tables. "
+            "Example: runs/small runs/small-paired UpDown=runs/small-updown.",
+        ),
+    ],
+    data: Annotated[Path, typer.Option("--data", help="A prepared data set (`coscap data`). Example: coco.")],
+    regions: Annotated[
+        list[Path],
+        typer.Option(
+            "--regions",
+            help="Regions of the split's and of the training pictures; may be repeated. "
+            "Example: --regions test.h5 --regions train.h5.",
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", help="The folder to write: README.md, figures, results.json.")
+    ] = Path("docs/results"),
+    split: Annotated[str, typer.Option("--split", help="Which pictures. Example: test.")] = "test",
+    samples: Annotated[
+        int, typer.Option("--samples", min=2, help="Captions of each picture. Example: 100.")
+    ] = 100,
+    seeds: Annotated[
+        int,
+        typer.Option("--seeds", min=1, help="How often captions are drawn, for the deviation. Example: 3."),
+    ] = 3,
+    work: Annotated[
+        Path,
+        typer.Option(
+            "--work",
+            help="Where the captions are kept; what is there is not drawn again. Example: runs/report.",
+        ),
+    ] = Path("runs/report"),
+    limit: Annotated[
+        int,
+        typer.Option("--limit", min=0, help="Only the first pictures, for a try; 0 for all. Example: 50."),
+    ] = 0,
+    rerank: Annotated[
+        bool, typer.Option("--rerank/--no-rerank", help="With or without consensus re-ranking.")
+    ] = True,
+    meteor: Annotated[bool, typer.Option("--meteor/--no-meteor", help="With or without METEOR.")] = True,
+    spice: Annotated[
+        int,
+        typer.Option(
+            "--spice",
+            min=0,
+            help="SPICE (needs Java) of the re-ranked captions and of so many draws of the first seed; about "
+            "60 ms a caption. Example: 20.",
+        ),
+    ] = 0,
+    spice_cache: Annotated[
+        Path | None, typer.Option(help="The folder that keeps SPICE's parses. Example: ~/spice-cache.")
+    ] = None,
+    note: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--note",
+            help="A difference from the paper that only you know; may be repeated. "
+            'Example: --note "Pictures of 256 pixels."',
+        ),
+    ] = None,
+    random: Annotated[
+        int,
+        typer.Option(
+            "--random",
+            min=0,
+            help="Also a page of so many pictures drawn at random, with five captions of each run. Example: 20.",
+        ),
+    ] = 0,
+    random_split: Annotated[
+        str, typer.Option("--random-split", help="Where those pictures are drawn from.")
+    ] = "validation",
+    random_seed: Annotated[int, typer.Option("--random-seed", help="Which pictures. Example: 7.")] = 0,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(
+            "--pictures", help="The folder of the photographs, for --html. Example: train2017.", exists=True
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html", help="The page of random pictures with the photographs. Example: random.html."
+        ),
+    ] = None,
+    device: Annotated[
+        str, typer.Option("--device", help="cpu, cuda, or auto: a GPU where there is one.")
+    ] = "auto",
+) -> None:
+    """Measure runs as the paper does, and write its tables and figures beside the published numbers.
+
+    Best of 20 and 100 captions, consensus re-ranking, diversity, average and worst, and, on held-out data, novel
+    objects; mean and deviation over seeds. A run without latents (UpDown) is searched with beam and diverse beam.
+    Captions are kept in --work, so a second call, or one after an interruption, draws only what is missing.
+
+    Example: coscap report runs/small runs/small-paired --data coco --regions regions.h5 --out docs/results
+    """
+    from coscap.errors import UserError
+    from coscap.report.build import Options, build
+    from coscap.report.page import write_report
+    from coscap.report.random_page import draw_random, write_html, write_random
+    from coscap.training.distributed import choose_device
+
+    if html is not None and (pictures is None or not random):
+        raise UserError("--html needs --random and --pictures, the folder of the photographs.")
+    options = Options(
+        runs=tuple(runs),
+        data=data,
+        regions=tuple(regions),
+        split=split,
+        samples=samples,
+        seeds=seeds,
+        work=work,
+        limit=limit,
+        rerank=rerank,
+        meteor=meteor,
+        spice=spice,
+        spice_cache=spice_cache,
+        device=str(choose_device(device)),
+    )
+    results = build(options, lambda words: typer.echo(words, err=True))
+    write_report(results, out, note or [], ["coscap", *sys.argv[1:]])
+    if random:
+        drawn = draw_random(results, random, random_split, random_seed)
+        write_random(drawn, out / "random.md")
+        if html is not None and pictures is not None:
+            write_html(drawn, pictures, html)
+    typer.echo(
+        f"{out / 'README.md'}: {len(results.found)} methods, {len(results.pictures):,} pictures.", err=True
+    )

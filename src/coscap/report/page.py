@@ -1,0 +1,219 @@
+"""docs/results: README.md with tables, figures and commands; results.json with every number."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from coscap import __version__
+from coscap.files import write_json, write_text
+from coscap.report import figures, order, paper, tables
+from coscap.report.build import Results
+from coscap.report.measure import KEPT
+
+MARK = "coscap results 1"
+
+
+def write_report(results: Results, out: Path, notes: Sequence[str], command: Sequence[str]) -> None:
+    """All files of the report; `notes` are further differences that only the user knows."""
+    budgets, found = results.options.budgets, results.found
+    small, large = budgets[0], budgets[-1]
+    pictures: dict[str, Path] = {"cider": figures.by_samples(found, budgets, out / "cider-by-samples")}
+    if results.options.rerank:
+        pictures["best10"] = figures.best_ten(found, small, out / "best-ten")
+    if results.novel_objects:
+        pictures["f1"] = figures.f1_by_samples(found, out / "f1-by-samples")
+    checked = order.checks(found, large)
+    write_json(out / "results.json", _json(results, checked, notes, command), indent=1)
+    write_text(out / "README.md", _readme(results, checked, pictures, notes, command))
+
+
+def _readme(
+    results: Results,
+    checked: Sequence[order.Check],
+    pictures: dict[str, Path],
+    notes: Sequence[str],
+    command: Sequence[str],
+) -> str:
+    budgets, found = results.options.budgets, results.found
+    large = budgets[-1]
+    many = results.options.seeds > 1
+    parts = [
+        "# Results",
+        f"{len(results.pictures):,} pictures of `{results.options.split}`, {large} captions each"
+        + (f", mean ± standard deviation over {results.options.seeds} seeds of sampling" if many else "")
+        + f". Rows in **bold** are measured here, the others are the paper's ({paper.paper()['source']}).",
+        "## What differs from the paper",
+        _differences(results, notes),
+        "## The runs",
+        _runs(results),
+    ]
+    if checked:
+        parts += ["## The paper's order", _order_words(checked, many), tables.order(checked, large)]
+    for n in budgets:
+        parts += [f"## Best of {n} captions (oracle)", _beside("oracle") + _ORACLE, tables.oracle(found, n)]
+    parts += [_picture(pictures["cider"], "Best CIDEr against the number of captions")]
+    parts += ["## Average and worst CIDEr", _beside("spread"), tables.spread(found, budgets)]
+    if results.options.rerank:
+        parts += ["## Consensus re-ranking", _beside("consensus") + _CONSENSUS]
+        parts += [tables.consensus(found, budgets)]
+        parts += [_picture(pictures["best10"], "CIDEr of the best ten captions after re-ranking") + _BEST_TEN]
+        parts += ["## Diversity", _beside("diversity") + _DIVERSITY, tables.diversity(found, budgets)]
+        parts += ["### Self-CIDEr", _beside("self_cider"), tables.self_cider(found, budgets)]
+    if results.novel_objects:
+        parts += ["## Novel objects", _beside("novel_objects") + _OBJECTS]
+        parts += [tables.novel_objects(found, budgets), _picture(pictures["f1"], "F1 of novel objects")]
+    if results.notes:
+        parts += ["## Left out", "\n".join(f"- {note}" for note in results.notes)]
+    parts += ["## Commands", _commands(results, command)]
+    return "\n\n".join(parts) + "\n"
+
+
+_ORACLE = (
+    " For each picture and metric the best of its captions, then the mean over pictures; BLEU and METEOR "
+    "are those of single captions."
+)
+_CONSENSUS = (
+    " The caption of each picture that agrees most with the captions of its 60 nearest training pictures; "
+    "BLEU and METEOR of all pictures together. The paper does not say how many samples were re-ranked."
+)
+_BEST_TEN = "\n\nThe paper draws the same for 20 samples in its figure 3; it prints no numbers for it."
+_DIVERSITY = (
+    f" The {KEPT} best different captions after re-ranking; unique is of all samples. The paper does not say "
+    "which of the two mBLEU-4 it took. Its novel captions are of 1,000 pictures, so at most 5,000."
+)
+_OBJECTS = (
+    " F1 in % of naming the object in any of n captions where a reference names it (`docs/metrics.md`)."
+)
+
+
+def _beside(table: str) -> str:
+    return f"Beside the paper's {paper.where(table)}."
+
+
+def _differences(results: Results, notes: Sequence[str]) -> str:
+    recipe, have, asked = results.stores.recipe, len(results.pictures), results.asked
+    told = []
+    if have < asked:
+        told.append(
+            f"{have:,} of the {asked:,} pictures of the split: those that have regions. CIDEr takes its "
+            "document frequencies from these."
+        )
+    told.append(
+        f"Regions by `{recipe.name}`: at most {recipe.detections} detections"
+        + (f" and a grid of {recipe.grid} x {recipe.grid}" if recipe.grid else "")
+        + f", features of width {recipe.width}. The paper: Faster R-CNN with ResNet-101 on Visual Genome, width 2,048."
+    )
+    seen = [run for run in results.runs if {"steps", "batch"} <= run.training.keys()]
+    if seen:
+        most = max(run.training["steps"] * run.training["batch"] for run in seen)
+        told.append(f"At most {most:,} captions seen in training. The paper: 70,000 iterations, 88 epochs.")
+    if results.pool is not None and results.pool[0] < results.pool[1]:
+        told.append(
+            f"Re-ranking compares with {results.pool[0]:,} of the {results.pool[1]:,} training pictures: those "
+            "that have regions."
+        )
+    return "\n".join(f"- {each}" for each in [*notes, *told])
+
+
+def _runs(results: Results) -> str:
+    rows = []
+    for run in results.runs:
+        told = [run.training.get(name) for name in ("steps", "epochs", "batch", "pseudo weight")]
+        words = ["–" if value is None else f"{value:,}" for value in told]
+        rows.append([f"**{run.name}**", f"`{_shown(run.given)}`", *words, f"`{run.weights[:12]}`"])
+    return tables.table(["", "folder", "steps", "epochs", "batch", "pseudo weight", "weights"], rows, left=2)
+
+
+def _order_words(checked: Sequence[order.Check], many: bool) -> str:
+    held = sum(check.holds for check in checked)
+    noise = " “Within the noise” means: by less than two standard errors over seeds." if many else ""
+    return (
+        f"COS-CVAE before COS-CVAE (paired) before Seq-CVAE (attn): it holds in {held} of {len(checked)} "
+        f"figures.{noise} Seeds are of sampling; how much another training run would move a figure is not in it."
+    )
+
+
+def _picture(path: Path, words: str) -> str:
+    return f"![{words}]({path.name})"
+
+
+def _commands(results: Results, command: Sequence[str]) -> str:
+    options = results.options
+    data, split, large = _shown(options.data), options.split, options.budgets[-1]
+    regions = " ".join(f"--regions {_shown(path)}" for path in options.regions)
+    first = _shown(options.regions[0])
+    lines = [
+        "All of this page, going on where it was interrupted:",
+        "```",
+        " ".join(shlex.quote(_shown(word)) for word in command),
+        "```",
+        "Every number by itself: the captions of one run and seed (those of the first 20 are the same with `-n 20`), "
+        "their scores, and the best five:",
+        "```",
+    ]
+    for run in results.runs:
+        place = f"coscap sample {_shown(run.given)} --data {data} --regions {first} --split {split} --skip-missing"
+        if run.has_latents:
+            lines.append(f"{place} -n {large} --seed 0 --out samples.json")
+        else:
+            lines += [
+                f"{place} -n {n} --search {search} --out samples.json"
+                for search in ("beam", "diverse")
+                for n in options.budgets
+            ]
+    objects = ",novel_objects" if results.novel_objects else ""
+    lines += [
+        f"coscap evaluate samples.json --references {data}:{split} --metrics bleu,cider,rouge,meteor{objects}",
+        f"coscap evaluate samples.json --references {data}:{split} --first 20",
+        f"coscap rerank samples.json {regions} --train {data} --distinct --keep 5 --out best.json",
+        f"coscap evaluate best.json --references {data}:{split} --train {data}",
+        "```",
+        f"coscap {__version__}; every figure of every seed is in [results.json](results.json).",
+    ]
+    return "\n".join(lines)
+
+
+def _shown(path: str | Path) -> str:
+    """A path as it is told to others: as given where it is relative, otherwise its last name."""
+    text = str(path)
+    name, equals, place = text.rpartition("=")
+    if equals and Path(place).is_absolute() and " " not in place:
+        return f"{name}={Path(place).name}"
+    return Path(text).name if Path(text).is_absolute() else text
+
+
+def _json(
+    results: Results, checked: Sequence[order.Check], notes: Sequence[str], command: Sequence[str]
+) -> dict[str, Any]:
+    return {
+        "format": MARK,
+        "coscap": __version__,
+        "command": [_shown(word) for word in command],
+        "data": results.prepared.digest,
+        "split": results.options.split,
+        "pictures": len(results.pictures),
+        "pictures of the split": results.asked,
+        "recipe": results.stores.recipe.name,
+        "re-ranked with": results.pool,
+        "differences": list(notes),
+        "left out": list(results.notes),
+        "order": [
+            {"figure": check.name, "values": dict(check.values), "holds": check.holds, "surely": check.surely}
+            for check in checked
+        ],
+        "methods": [
+            {
+                "name": each.method.name,
+                "role": each.method.role,
+                "run": _shown(each.method.run.given),
+                "weights": each.method.run.weights,
+                "training": each.method.run.training,
+                "mean": each.mean,
+                "deviation": each.deviation,
+                "seeds": each.by_seed,
+            }
+            for each in results.found
+        ],
+        "paper": paper.paper(),
+    }

@@ -1,0 +1,92 @@
+"""What is reported on: runs of `coscap train` and saved models."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coscap.errors import UserError
+from coscap.files import read_json, read_text
+
+METHODS = {
+    "pseudo": "COS-CVAE",
+    "paired": "COS-CVAE (paired)",
+    "seq_cvae": "Seq-CVAE (attn)",
+    "updown": "UpDown",
+}
+"""The paper's name of each kind of run."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One model and where it came from."""
+
+    name: str  # as the tables call it
+    given: str  # as the user named the folder
+    folder: Path  # that holds the model
+    role: str  # a key of METHODS
+    weights: str  # digest
+    training: dict[str, Any] = field(default_factory=dict)  # what is known of how it was trained
+
+    @property
+    def has_latents(self) -> bool:
+        return self.role != "updown"
+
+
+def open_runs(given: Sequence[str]) -> list[Run]:
+    """Runs by `PATH` or `NAME=PATH`; names are made to differ."""
+    runs = [open_run(each) for each in given]
+    names = [run.name for run in runs]
+    runs = [
+        replace(run, name=f"{run.name}, {Path(run.given).name}") if names.count(run.name) > 1 else run
+        for run in runs
+    ]
+    twice = [run.name for run in runs if [other.name for other in runs].count(run.name) > 1]
+    if twice:
+        raise UserError(f"Two runs are called {twice[0]!r}; name them, for example first={runs[0].given}.")
+    return runs
+
+
+def open_run(given: str) -> Run:
+    name, equals, place = given.rpartition("=")
+    path = Path(place if equals else given)
+    folder = path / "best" if (path / "best").is_dir() else path
+    if not (folder / "config.json").is_file():
+        raise UserError(
+            f"{path} is neither a run of `coscap train` nor a saved model (it has no config.json); check the path."
+        )
+    config = read_json(folder / "config.json")
+    kind, notes = config["model"]["kind"], config.get("notes") or {}
+    setup = _setup(path) or _setup(folder.parent)
+    role = kind
+    if kind == "cos_cvae":
+        told = bool(setup.get("pseudo")) if setup else name == METHODS["pseudo"]
+        role = "pseudo" if told else "paired"
+    return Run(
+        name=name or METHODS[role],
+        given=str(path),
+        folder=folder,
+        role=role,
+        weights=str(config.get("weights")),
+        training=_told(setup, notes),
+    )
+
+
+def _setup(folder: Path) -> dict[str, Any]:
+    """The configuration that a run saved beside its model."""
+    path = folder / "config.yaml"
+    content = yaml.safe_load(read_text(path)) if path.is_file() else None
+    return content if isinstance(content, dict) else {}
+
+
+def _told(setup: dict[str, Any], notes: dict[str, Any]) -> dict[str, Any]:
+    """Steps, epochs and captions seen, as far as run or model say."""
+    setup = setup or notes.get("training") or {}
+    seen: dict[str, Any] = notes.get("validation") or {}
+    step, epoch = notes.get("step", seen.get("step")), notes.get("epoch", seen.get("epoch"))
+    told = {"steps": step, "epochs": epoch, "batch": setup.get("batch_size")}
+    if setup.get("pseudo"):
+        told["pseudo weight"] = setup["pseudo"].get("weight")
+    return {name: value for name, value in told.items() if value is not None}

@@ -1,0 +1,122 @@
+"""Captions of every picture for the report, kept on disk and gone on with where they stop.
+
+A set of samples is two files, named after all that decides its content:
+    NAME-SEARCH-N-seedS-HASH.json     that content: weights, search settings, pictures
+    NAME-SEARCH-N-seedS-HASH.jsonl    a line a picture, {"image_id", "captions": [...]}; `coscap evaluate` reads it
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from coscap.data.collate import region_batch
+from coscap.files import write_json
+from coscap.models.pretrained import Pretrained, load_pretrained
+from coscap.progress import bar
+from coscap.report.runs import Run
+from coscap.report.stores import Stores
+from coscap.search.entry import search
+from coscap.search.settings import SearchSettings
+from coscap.text import load_classes
+
+PICTURES_AT_ONCE = 32
+ROWS_AT_ONCE = 2048  # captions in work at once; no effect on the result
+
+Samples = dict[int, list[str]]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One set of samples of one run."""
+
+    run: Run
+    settings: SearchSettings
+    n: int
+
+    def describe(self, pictures: Sequence[int]) -> dict[str, Any]:
+        """All that decides the captions. `max_rows` does not, so it is left out."""
+        listed = hashlib.sha256(json.dumps(list(pictures)).encode()).hexdigest()
+        settings = self.settings.model_dump(mode="json", exclude={"max_rows"})
+        return {"weights": self.run.weights, "n": self.n, "settings": settings, "pictures": listed}
+
+    def file(self, work: Path, pictures: Sequence[int]) -> Path:
+        content = json.dumps(self.describe(pictures), sort_keys=True)
+        name = re.sub(r"[^A-Za-z0-9]+", "-", self.run.name).strip("-").lower()
+        digest = hashlib.sha256(content.encode()).hexdigest()[:10]
+        return work / f"{name}-{self.settings.search}-{self.n}-seed{self.settings.seed}-{digest}.jsonl"
+
+
+class Sampler:
+    """Draws what is wanted, or reads it if it was drawn before."""
+
+    def __init__(self, run: Run, stores: Stores, work: Path, device: str = "cpu") -> None:
+        self.run, self.stores, self.work, self.device = run, stores, work, device
+
+    @cached_property
+    def loaded(self) -> Pretrained:
+        """Loaded when a caption is missing, not before."""
+        loaded = load_pretrained(self.run.folder)
+        loaded.check_recipe(self.stores.recipe)
+        loaded.model.to(self.device)
+        return loaded
+
+    def samples(self, wanted: Wanted, pictures: Sequence[int]) -> Samples:
+        path = wanted.file(self.work, pictures)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path.with_suffix(".json"), wanted.describe(pictures), indent=1)
+        found = read_lines(path)
+        left = [image for image in pictures if image not in found]
+        label = f"{self.run.name}: {wanted.settings.search}, seed {wanted.settings.seed}"
+        if left:
+            with bar(label, len(pictures), "pictures") as advance, path.open("a", encoding="utf-8") as file:
+                advance(len(found))
+                for start in range(0, len(left), PICTURES_AT_ONCE):
+                    here = left[start : start + PICTURES_AT_ONCE]
+                    for image, captions in zip(here, self._search(wanted, here), strict=True):
+                        found[image] = captions
+                        file.write(
+                            json.dumps({"image_id": image, "captions": captions}, ensure_ascii=False) + "\n"
+                        )
+                    file.flush()
+                    advance(len(here))
+        return {image: found[image] for image in pictures}
+
+    def _search(self, wanted: Wanted, pictures: Sequence[int]) -> list[list[str]]:
+        batch = region_batch([self.stores.get(image) for image in pictures]).to(self.device)
+        found = search(
+            self.loaded.model,
+            batch,
+            self.loaded.vocabulary,
+            wanted.n,
+            wanted.settings.model_copy(update={"max_rows": ROWS_AT_ONCE}),
+            objects=self.loaded.classes or load_classes("coco"),
+            classes=self.stores.recipe.classes,
+        )
+        return [[caption.text for caption in captions] for captions in found]
+
+
+def read_lines(path: Path) -> Samples:
+    """The captions of a file that may end in the middle of a line; the broken end is cut off."""
+    if not path.is_file():
+        return {}
+    found: Samples = {}
+    good = 0
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            try:
+                row = json.loads(line)
+                found[int(row["image_id"])] = [str(caption) for caption in row["captions"]]
+            except (ValueError, KeyError, TypeError):
+                break
+            good += len(line)
+    if good < path.stat().st_size:
+        with path.open("rb+") as file:
+            file.truncate(good)
+    return found

@@ -1,0 +1,174 @@
+"""`coscap report` on a small world with random models of every kind."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from typer.testing import CliRunner
+
+from coscap.cli.main import app
+from coscap.data import open_prepared
+from coscap.errors import UserError
+from coscap.models import build_model, preset, save_pretrained
+from coscap.report import sampling
+from coscap.report.runs import open_run, open_runs
+from coscap.vision.store import RegionStore
+from search_tiny import one_thread as one_thread
+from training_world import TINY, make_world
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """data/, regions.h5 and the runs paired, pseudo, seq and updown."""
+    folder = tmp_path_factory.mktemp("world")
+    make_world(folder)
+    prepared, store = open_prepared(folder / "data"), RegionStore.open(folder / "regions.h5")
+    kinds = {"paired": "cos_cvae", "pseudo": "cos_cvae", "seq": "seq_cvae", "updown": "updown"}
+    for seed, (name, kind) in enumerate(kinds.items()):
+        torch.manual_seed(seed)
+        sizes = {key: value for key, value in TINY.items() if key != "preset"}
+        config = preset(
+            "small", vocabulary=len(prepared.vocabulary), region_width=8, classes=4, **{**sizes, "kind": kind}
+        )
+        model = build_model(config)
+        with torch.no_grad():
+            for weights in model.parameters():
+                weights.mul_(2.5)  # far from uniform, so that draws differ
+        save_pretrained(
+            model,
+            folder / name / "best",
+            vocabulary=prepared.vocabulary,
+            recipe=store.recipe,
+            notes={"step": 10, "epoch": 0.5},
+        )
+        setup = {"batch_size": 8, "pseudo": {"weight": 0.2} if name == "pseudo" else None}
+        (folder / name / "config.yaml").write_text(yaml.safe_dump(setup))
+    return folder
+
+
+def report(world: Path, out: Path, runs: list[str], *more: str) -> str:
+    arguments = [str(world / run) for run in runs]
+    arguments += ["--data", str(world / "data"), "--regions", str(world / "regions.h5"), "--out", str(out)]
+    arguments += ["--split", "validation", "--samples", "6", "--seeds", "2", "--work", str(out / "work")]
+    done = CliRunner().invoke(app, ["report", *arguments, "--no-meteor", "--device", "cpu", *more])
+    if done.exception is not None:
+        raise done.exception
+    return (out / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def made(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("results")
+    before, sys.argv = sys.argv, ["coscap", "report", str(world / "paired"), "--seeds", "2"]
+    report(world, out, ["pseudo", "paired", "seq", "updown"], "--random", "3")
+    sys.argv = before
+    return out
+
+
+def test_tables_figures_and_numbers_of_every_kind_of_run(made: Path) -> None:
+    page = (made / "README.md").read_text()
+    for row in ("COS-CVAE", "COS-CVAE (paired)", "Seq-CVAE (attn)", "UpDown, beam", "UpDown, diverse beam"):
+        assert f"| **{row}** |" in page
+    assert "COS-CVAE, paper" in page and "| **COS-CVAE** | 6 |" in page
+    for name in ("best-ten.png", "best-ten.svg", "cider-by-samples.png", "cider-by-samples.svg"):
+        assert (made / name).stat().st_size > 1000
+    assert not (made / "f1-by-samples.png").exists()  # the data is not held-out COCO
+    assert "Novel objects" not in page
+    told = json.loads((made / "results.json").read_text())
+    assert [each["role"] for each in told["methods"]] == ["pseudo", "paired", "seq_cvae", "beam", "diverse"]
+    first = told["methods"][0]
+    assert len(first["seeds"]) == 2 and first["training"]["pseudo weight"] == 0.2
+    one, other = (seed["oracle/6/CIDEr"] for seed in first["seeds"])
+    assert first["mean"]["oracle/6/CIDEr"] == pytest.approx((one + other) / 2)
+    assert first["deviation"]["oracle/6/CIDEr"] == pytest.approx(abs(one - other) / 2**0.5)
+    assert told["methods"][3]["deviation"] == {}  # a beam has no seeds
+    assert len(told["order"]) == 3
+
+
+def test_no_absolute_path_is_told(made: Path, world: Path) -> None:
+    for name in ("README.md", "results.json", "random.md"):
+        assert str(world) not in (made / name).read_text()
+        assert "/tmp" not in (made / name).read_text()
+
+
+def test_the_commands_on_the_page_give_its_numbers(made: Path, world: Path, tmp_path: Path) -> None:
+    """`coscap sample`, `rerank` and `evaluate` one after the other agree with the report to the last digits."""
+    place = ["--data", str(world / "data"), "--regions", str(world / "regions.h5")]
+    samples, best = tmp_path / "samples.json", tmp_path / "best.json"
+    references = f"{world / 'data'}:validation"
+
+    def run(*arguments: str) -> None:
+        done = CliRunner().invoke(app, list(arguments))
+        assert done.exception is None, done.exception
+
+    run("sample", str(world / "pseudo"), *place, "--split", "validation", "-n", "6", "--seed", "1",
+        "--out", str(samples), "--device", "cpu")  # fmt: skip
+    run("evaluate", str(samples), "-r", references, "--metrics", "bleu,cider,rouge,diversity",
+        "--json", str(tmp_path / "all.json"))  # fmt: skip
+    run("rerank", str(samples), "--regions", str(world / "regions.h5"), "--train", str(world / "data"),
+        "--distinct", "--keep", "5", "--out", str(best))  # fmt: skip
+    run("evaluate", str(best), "-r", references, "--train", str(world / "data"),
+        "--metrics", "bleu,cider,rouge,diversity", "--json", str(tmp_path / "best5.json"))  # fmt: skip
+    figures = json.loads((made / "results.json").read_text())["methods"][0]["seeds"][1]
+    everything, five = (json.loads((tmp_path / name).read_text()) for name in ("all.json", "best5.json"))
+    for metric in ("BLEU-4", "BLEU-1", "CIDEr", "ROUGE-L"):
+        assert figures[f"oracle/6/{metric}"] == pytest.approx(everything["oracle"][metric], abs=1e-12)
+        assert figures[f"worst/6/{metric}"] == pytest.approx(everything["worst"][metric], abs=1e-12)
+        assert figures[f"consensus/6/{metric}"] == pytest.approx(five[metric], abs=1e-12)
+    assert figures["unique/6"] == pytest.approx(everything["diversity"]["unique"])
+    for metric in ("Div-1", "Div-2", "novel", "mBLEU-4-corpus", "mBLEU-4-picture"):
+        assert figures[f"best5/6/{metric}"] == pytest.approx(five["diversity"][metric], abs=1e-12)
+    assert figures["best5/6/self-CIDEr"] == pytest.approx(five["diversity"]["self-CIDEr-references"])
+
+
+def test_random_pictures_are_told_with_people_and_every_run(made: Path) -> None:
+    page = (made / "random.md").read_text()
+    assert page.count("\n## ") == 3 and page.count("**People**") == 3
+    assert page.count("**COS-CVAE (paired)**") == 3 and page.count("**UpDown**") == 3
+
+
+def test_what_was_drawn_is_kept_and_gone_on_with(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = report(world, tmp_path, ["paired"])
+    drawn: list[int] = []
+    search = sampling.Sampler._search
+
+    def counted(self: sampling.Sampler, wanted: sampling.Wanted, pictures: list[int]) -> list[list[str]]:
+        drawn.extend(pictures)
+        return search(self, wanted, pictures)
+
+    monkeypatch.setattr(sampling.Sampler, "_search", counted)
+    assert report(world, tmp_path, ["paired"]) == page
+    assert not drawn
+    kept = sorted((tmp_path / "work").glob("*seed1*.jsonl"))[0]
+    whole = kept.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    kept.write_bytes(b"".join(lines[:2]) + lines[2][:20])  # killed in the middle of a line
+    assert report(world, tmp_path, ["paired"]) == page
+    assert len(drawn) == len(lines) - 2
+    assert kept.read_bytes() == whole
+    report(world, tmp_path, ["seq"])  # another model: other files, so nothing is mixed up
+    assert len(drawn) == len(lines) - 2 + 2 * len(lines)
+
+
+def test_runs_have_names_and_roles(world: Path) -> None:
+    assert open_run(str(world / "pseudo")).role == "pseudo"
+    assert open_run(str(world / "pseudo" / "best")).role == "pseudo"
+    assert open_run(f"mine={world / 'paired'}").name == "mine"
+    twice = open_runs([str(world / "paired"), str(world / "paired" / "best")])
+    assert len({run.name for run in twice}) == 2
+    with pytest.raises(UserError, match="neither a run"):
+        open_run(str(world / "data"))
+    with pytest.raises(UserError, match="Two runs are called"):
+        open_runs([f"a={world / 'paired'}", f"a={world / 'seq'}"])
+
+
+def test_bad_requests_are_one_sentence(world: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="none of the pictures of 'test'"):
+        report(world, tmp_path, ["paired"], "--split", "test")
+    with pytest.raises(UserError, match="needs --random and --pictures"):
+        report(world, tmp_path, ["paired"], "--html", str(tmp_path / "x.html"))
