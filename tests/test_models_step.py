@@ -1,5 +1,6 @@
 """Writing word by word: the same numbers as the loss, whatever the batch."""
 
+import copy
 from dataclasses import fields, replace
 
 import pytest
@@ -205,3 +206,19 @@ def test_mixed_precision_gives_close_losses_and_float32_gradients():
     rough.backward()
     torch.testing.assert_close(rough.float(), exact, rtol=0.05, atol=0.1)
     assert all(p.grad is None or p.grad.dtype == torch.float32 for p in model.parameters())
+
+
+def test_transposed_copies_follow_the_weights() -> None:
+    """Copies are kept between captions; a changed, copied or retrained model must not write with old ones."""
+    model, regions = model_of(), make_regions(2)
+    before = written(model, regions, 40)[1]
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(0.5)
+    after = written(model, regions, 40)[1]
+    assert not torch.allclose(before, after)
+    fresh = model_of()
+    fresh.load_state_dict(model.state_dict())
+    assert torch.equal(after, written(fresh, regions, 40)[1])
+    assert torch.equal(before, written(twin, regions, 40)[1])

@@ -21,7 +21,7 @@ from coscap.models.output import Output
 from coscap.models.packing import Packing
 from coscap.models.parts import Parts
 from coscap.models.regions import Memory, RegionEncoder
-from coscap.models.rows import Said, Turned
+from coscap.models.rows import MANY, Said, Straight, Turned
 from coscap.models.state import Chain, DecodeState, Shared
 from coscap.text.objects import ObjectClasses
 from coscap.text.vocabulary import SLOT, SLOTS, START, UNK, Vocabulary
@@ -76,6 +76,7 @@ class CaptionModel(nn.Module, ABC):
         self.own_words = Words(config.vocabulary, config.decoder_word_width) if own else None
         self.decoder = Decoder(config)
         self.output = Output(config, self.decoder_words)
+        self._turned = Turned()
 
     @property
     def decoder_words(self) -> nn.Embedding:
@@ -84,6 +85,10 @@ class CaptionModel(nn.Module, ABC):
         return words
 
     # Training
+
+    def train(self, mode: bool = True) -> Self:
+        self._turned = Turned()  # weights are about to change
+        return super().train(mode)
 
     def loss(
         self,
@@ -207,7 +212,7 @@ class CaptionModel(nn.Module, ABC):
                 object_gates=object_gates,
                 temperatures=pair,
                 mode=temperature_mode or self.config.temperature_mode,
-                turned=Turned(len(context_keys)),
+                turned=self._turned if len(context_keys) >= MANY and not self.training else Straight(),
             ),
             groups=Groups.even(len(regions.keys), draws, regions.keys.device),
             decoder=self.decoder.start(len(context_keys)),

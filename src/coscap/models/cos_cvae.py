@@ -17,7 +17,7 @@ from coscap.models.object_head import ObjectHead
 from coscap.models.posteriors import ObjectPosterior
 from coscap.models.prior import Prior, PriorState
 from coscap.models.regions import Memory
-from coscap.models.rows import Said, Turned
+from coscap.models.rows import Said, Straight
 from coscap.models.sequential import SequentialModel, padded, start_chain
 from coscap.models.state import Chain, DecodeState
 from coscap.text.vocabulary import PAD
@@ -84,7 +84,7 @@ class CosCvae(SequentialModel):
         seen = context if self.config.object_prior_sees == "current" else packing.shift(context)
         gates = prior.gates.pictures(teacher.memory.mean)
         state, z = prior.start(packing.sizes[0]), noise.new_zeros(packing.sizes[0], noise.shape[1])
-        drawn, plain = [], Turned(0)
+        drawn, plain = [], Straight()
         for start, end in packing.blocks:
             n = end - start
             step = torch.cat([words[start:end], seen[start:end], z[:n]], dim=1)

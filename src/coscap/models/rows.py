@@ -27,15 +27,24 @@ class Said:
 
 class Turned:
     """Transposes of weights. Multiplying a few dozen rows is a fifth faster with a weight that lies
-    transposed in memory, so with many rows each is copied once, when it is first used."""
+    transposed in memory, so a model that writes many rows copies each of its weights once."""
 
-    def __init__(self, rows: int) -> None:
-        self.copies: dict[int, Tensor] | None = {} if rows >= MANY else None
+    def __init__(self) -> None:
+        self.copies: dict[int, tuple[Tensor, int, Tensor]] = {}  # weight, its version, its transpose
 
     def __call__(self, weight: Tensor) -> Tensor:
-        """weight: (G, D) -> (D, G)"""
-        if self.copies is None:
-            return weight.t()
-        if id(weight) not in self.copies:
-            self.copies[id(weight)] = weight.t().contiguous()
-        return self.copies[id(weight)]
+        """weight: (G, D) -> (D, G); copied anew when the weight was changed in place."""
+        known = self.copies.get(id(weight))
+        if known is None or known[0] is not weight or known[1] != weight._version:
+            known = self.copies[id(weight)] = weight, weight._version, weight.detach().t().contiguous()
+        return known[2]
+
+    def __deepcopy__(self, memo: object) -> "Turned":
+        return Turned()  # a copied model has weights of its own
+
+
+class Straight(Turned):
+    """The weights as they lie: for few rows, and wherever gradients are wanted."""
+
+    def __call__(self, weight: Tensor) -> Tensor:
+        return weight.t()
