@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files as resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -19,6 +18,7 @@ from coscap.search.rescore import rescore
 from coscap.search.select import select
 from coscap.search.settings import SearchSettings
 from coscap.search.vary import Keep, keep_latents, vary
+from coscap.shipped import SHIPPED, model_folder
 from coscap.text.objects import load_classes
 from coscap.vision.detectors import Detector, load_detector
 from coscap.vision.pictures import open_picture
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from coscap.models.latents import Latents
 
 Photo = str | Path | bytes | Image.Image | NDArray[np.uint8]
-SHIPPED = "shipped"  # the name of the model inside the package
 POOL = 4  # draws for each caption that is shown
 
 
@@ -97,7 +96,7 @@ class Captioner:
         cls, model: str | Path = SHIPPED, *, device: str = "cpu", detector: Detector | None = None
     ) -> "Captioner":
         """The model inside the package, one in a folder (a run of `coscap train`), or `owner/name` on a hub."""
-        loaded = load_pretrained(_place(model))
+        loaded = load_pretrained(model_folder(model))
         loaded.model.to(device)
         return cls(loaded, detector or load_detector(device=device))
 
@@ -212,14 +211,6 @@ def as_picture(photo: Photo, least_side: int = 0) -> Image.Image:
     if isinstance(photo, Image.Image):
         return photo.convert("RGB")
     return open_picture(photo, least_side=least_side)
-
-
-def _place(model: str | Path) -> str | Path:
-    """Where a model is: the package's own, a saved model, or the best of a training run."""
-    if model == SHIPPED:
-        return Path(str(resources("coscap"))) / "weights" / "captioner"
-    best = Path(model) / "best"
-    return best if best.is_dir() else model
 
 
 def _name(photo: Photo, place: int) -> str:

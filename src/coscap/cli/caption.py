@@ -31,7 +31,11 @@ def caption(
     ],
     n: Annotated[int, typer.Option("-n", min=1, max=100, help="Captions for each photograph.")] = 5,
     model: Annotated[
-        str, typer.Option("--model", help="A run of `coscap train`, a saved model, or a hub name.")
+        str,
+        typer.Option(
+            "--model",
+            help="A run of `coscap train`, a saved model, a hub name, or shipped, the model of the package.",
+        ),
     ] = "shipped",
     variety: Annotated[
         float,
@@ -62,13 +66,9 @@ def caption(
     from coscap.captioner import Captioner
     from coscap.cli.photos import list_photos
 
-    if accurate and diverse:
-        raise UserError("--accurate and --diverse exclude each other; give one of them.")
+    settings, variety = manner(settings, variety, accurate, diverse)
     if as_json and jsonl:
         raise UserError("--json and --jsonl exclude each other; give one of them.")
-    if accurate or diverse:
-        temperature, variety = ACCURATE if accurate else DIVERSE
-        settings = settings.model_copy(update={"temperature": temperature})
     sources = list_photos(photos, urls)
     captioner = Captioner.from_pretrained(model, device=device)
     results, pictures, bad = [], [], []
@@ -93,6 +93,18 @@ def caption(
 
 
 caption.__doc__ = cleandoc(caption.__doc__ or "") + EXAMPLE
+
+
+def manner(
+    settings: SearchSettings, variety: float, accurate: bool, diverse: bool
+) -> tuple[SearchSettings, float]:
+    """Settings and variety as the two plain choices have them, if one of them is taken."""
+    if accurate and diverse:
+        raise UserError("--accurate and --diverse exclude each other; give one of them.")
+    if not (accurate or diverse):
+        return settings, variety
+    temperature, variety = ACCURATE if accurate else DIVERSE
+    return settings.model_copy(update={"temperature": temperature}), variety
 
 
 def _groups(sources: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:

@@ -66,7 +66,10 @@ Long = Annotated[
 ]
 Vocabulary = Annotated[
     Path | None,
-    typer.Option(help="Use this vocabulary instead of building one, e.g. --vocabulary coco/vocabulary.json"),
+    typer.Option(
+        help="Use this vocabulary instead of building one, e.g. --vocabulary coco/vocabulary.json; shipped is "
+        "that of the package's model, for training that begins with it"
+    ),
 ]
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave bad items out and count them, instead of stopping.")
@@ -156,6 +159,12 @@ _register(
     "flickr:read_flickr",
     "Flickr8k.token.txt, captions.txt, or the folder that holds it.",
     "Flickr8k or Flickr30k. Example: coscap data flickr8k Flickr8k_text --out flickr8k",
+)
+_register(
+    "csv",
+    "flickr:read_flickr",
+    "A table with the header image,caption; pictures with several captions have several lines.",
+    "A comma-separated table, image,caption. Example: coscap data csv captions.csv --out mine",
 )
 _register(
     "folder",
@@ -251,8 +260,31 @@ def _make(
         told["min_count"],
         told["max_length"],
         told["long"],
-        str(told["vocabulary"]) if told["vocabulary"] else None,
+        _vocabulary_file(told["vocabulary"]),
         workers or os.cpu_count() or 1,
     )
     prepare(source, choice, out, options, troubles)
     summary(open_prepared(out), Console())
+    _note_ids(source, out)
+
+
+def _vocabulary_file(given: Path | None) -> str | None:
+    from coscap.shipped import SHIPPED, model_folder
+
+    if given is None:
+        return None
+    return str(Path(model_folder(SHIPPED)) / "vocabulary.json" if str(given) == SHIPPED else given)
+
+
+def _note_ids(source: "Source", out: Path) -> None:
+    """Say it where ids are not those of file names: regions go by file name unless they are told."""
+    from coscap.vision.ids import image_id_of
+
+    other = [one for one in source.pictures if image_id_of(one.name) != one.id]
+    if other:
+        typer.echo(
+            f"note: {len(other):,} of {len(source.pictures):,} pictures have an id that is not that of their file "
+            f"name (first: {other[0].id}, {other[0].name}); make their regions with "
+            f"`coscap features PICTURES --data {out} --out regions.h5`.",
+            err=True,
+        )

@@ -43,6 +43,10 @@ def make(
     limit: int = typer.Option(
         0, min=0, help="Take only the first pictures of the list, e.g. 1000; 0 for all."
     ),
+    data: Path | None = typer.Option(
+        None,
+        help="A prepared data set: only its pictures, under its ids. Needed where ids are not file names, e.g. mine.",
+    ),
     reuse: Path | None = typer.Option(
         None, help="A store of the same recipe whose pictures need not be computed again, e.g. old.h5."
     ),
@@ -56,7 +60,7 @@ def make(
 
     from coscap.vision.extract import Job, extract, list_pictures
 
-    entries = list_pictures(source)[: limit or None]
+    entries = list_pictures(source, _ids_of(data))[: limit or None]
     job = Job(detector=detector, classes=_names(classes), device=device, pixel_limit=pixel_limit, reuse=reuse)
     processes = processes or len(os.sched_getaffinity(0))
     outcome = extract(entries, out, job, processes=processes, overwrite=overwrite)
@@ -95,6 +99,16 @@ def show(
         for kind, score, box in rows(regions, finder.recipe):
             table.add_row(kind, f"{score:.2f}", ", ".join(f"{side:.2f}" for side in box))
         Console().print(table)
+
+
+def _ids_of(data: Path | None) -> dict[str, int] | None:
+    """The ids of a data set's pictures by their file names."""
+    if data is None:
+        return None
+    from coscap.data import open_prepared
+
+    prepared = open_prepared(data)
+    return {prepared.name(image): int(prepared.image_ids[image]) for image in range(len(prepared))}
 
 
 def _names(text: str) -> tuple[str, ...]:

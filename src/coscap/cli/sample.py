@@ -24,7 +24,10 @@ EXAMPLE = (
 def sample(
     model: Annotated[
         str,
-        typer.Argument(metavar="RUN_OR_MODEL", help="A run of `coscap train`, a saved model, or a hub name."),
+        typer.Argument(
+            metavar="RUN_OR_MODEL",
+            help="A run of `coscap train`, a saved model, a hub name, or shipped, the model of the package.",
+        ),
     ],
     data: Annotated[Path, typer.Option("--data", help="A prepared data set (`coscap data`). Example: coco.")],
     regions: Annotated[
@@ -59,14 +62,14 @@ def sample(
     from coscap.models.pretrained import load_pretrained
     from coscap.progress import bar
     from coscap.search import search
+    from coscap.shipped import model_folder
     from coscap.text import load_classes
     from coscap.training.distributed import choose_device
     from coscap.vision.store import RegionStore
 
     place = choose_device(device)
     prepared, store = open_prepared(data), RegionStore.open(regions)
-    best = Path(model) / "best"
-    loaded = load_pretrained(best if best.is_dir() else model)
+    loaded = load_pretrained(model_folder(model))
     loaded.check_recipe(store.recipe)
     loaded.model.to(place)
     ids = _pictures(prepared, store, split, limit, skip_missing)

@@ -10,12 +10,12 @@ import json
 import multiprocessing
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,11 @@ class Entry:
 
     name: str
     path: str
+    known_id: int | None = None  # where the data set's ids are not those of file names
+
+    @property
+    def id(self) -> int:
+        return image_id_of(self.name) if self.known_id is None else self.known_id
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,11 @@ class Outcome:
     bad: tuple[str, ...]  # sentences, one for each picture without regions
 
 
-def list_pictures(source: str | Path) -> list[Entry]:
-    """The pictures of a folder (all below it, by name) or of a text file of paths, one a line (in its order)."""
+def list_pictures(source: str | Path, ids: Mapping[str, int] | None = None) -> list[Entry]:
+    """The pictures of a folder (all below it, by name) or of a text file of paths, one a line (in its order).
+
+    With `ids`, which go by file name (whole, or its last part), only the pictures that have one are taken.
+    """
     source = Path(source)
     if source.is_dir():
         suffixes = picture_suffixes()
@@ -78,17 +86,34 @@ def list_pictures(source: str | Path) -> list[Entry]:
         raise UserError(
             f"{source} has no pictures; give a folder of pictures or a file with one path a line."
         )
+    if ids is not None:
+        entries = _with_ids(source, entries, ids)
     _refuse_same_ids(source, entries)
     return entries
+
+
+def _with_ids(source: Path, entries: Sequence[Entry], ids: Mapping[str, int]) -> list[Entry]:
+    last = {PurePosixPath(name).name: number for name, number in ids.items()}
+    known = []
+    for entry in entries:
+        number = ids.get(entry.name, last.get(PurePosixPath(entry.name).name))
+        if number is not None:
+            known.append(replace(entry, known_id=number))
+    if not known:
+        raise UserError(
+            f"{source}: none of its {len(entries):,} pictures has the name of one of the data set's "
+            f"(such as {next(iter(ids), 'none')}); check that they belong together."
+        )
+    return known
 
 
 def _refuse_same_ids(source: Path, entries: Sequence[Entry]) -> None:
     seen: dict[int, str] = {}
     for entry in entries:
-        other = seen.setdefault(image_id_of(entry.name), entry.name)
+        other = seen.setdefault(entry.id, entry.name)
         if other is not entry.name:
             raise UserError(
-                f"{source}: {other} and {entry.name} would have the same id {image_id_of(other)}; "
+                f"{source}: {other} and {entry.name} would have the same id {entry.id}; "
                 "rename one or leave it out."
             )
 
@@ -194,7 +219,7 @@ def _make_part(path: Path, entries: Sequence[Entry]) -> int:
     bad: list[str] = []
     pictures, waiting = [], []
     for index, entry in enumerate(entries):
-        image_id = image_id_of(entry.name)
+        image_id = entry.id
         if known is not None and image_id in known:
             found[index] = known.get(image_id)
             continue
@@ -216,7 +241,7 @@ def _make_part(path: Path, entries: Sequence[Entry]) -> int:
 
 def _write_part(path: Path, found: list[tuple[Entry, Regions]], bad: list[str], width: int) -> None:
     arrays: dict[str, Any] = {
-        "image_id": np.array([image_id_of(entry.name) for entry, _ in found], np.int64),
+        "image_id": np.array([entry.id for entry, _ in found], np.int64),
         "name": np.array([os.fsencode(entry.name) for entry, _ in found], np.bytes_),
         "count": np.array([len(regions) for _, regions in found], np.int64),
         "bad": np.array([sentence.encode("utf-8", "surrogateescape") for sentence in bad], np.bytes_),
@@ -268,7 +293,8 @@ def _part(parts: Path, index: int) -> Path:
 def _open_parts(out: Path, entries: Sequence[Entry], recipe: Recipe) -> Path:
     """The folder of parts, made for exactly this list and recipe."""
     parts = _parts_folder(out)
-    names = hashlib.sha256("\n".join(entry.name for entry in entries).encode("utf-8", "surrogateescape"))
+    told = (entry.name if entry.known_id is None else f"{entry.name}\t{entry.known_id}" for entry in entries)
+    names = hashlib.sha256("\n".join(told).encode("utf-8", "surrogateescape"))
     plan = {"recipe": asdict(recipe), "pictures": len(entries), "names": names.hexdigest(), "part": PART}
     if parts.exists():
         if read_json(parts / "plan.json") != json.loads(json.dumps(plan)):
@@ -291,9 +317,9 @@ def _open_parts(out: Path, entries: Sequence[Entry], recipe: Recipe) -> Path:
 def _refuse_other(out: Path, entries: Sequence[Entry], recipe: Recipe) -> None:
     """A store that is already there must be what this run would make."""
     store = RegionStore.open(out)
-    wanted = [entry.name for entry in entries]
-    have = store.names
-    complete = len(have) + len(_listed_bad(out)) == len(wanted) and set(have) <= set(wanted)
+    wanted = {(entry.name, entry.id) for entry in entries}
+    have = set(zip(store.names, map(int, store.ids), strict=True))
+    complete = len(have) + len(_listed_bad(out)) == len(wanted) and have <= wanted
     if store.recipe != recipe or not complete:
         raise UserError(
             f"{out} is there already and holds other pictures or another recipe; "
