@@ -1,5 +1,6 @@
 """`coscap serve`: captions over HTTP, and a page in the browser."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,12 +9,23 @@ from coscap.errors import UserError
 
 
 def serve(
+    samples: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[SAMPLES...]",
+            help="With --study: a file of captions (`coscap sample`) for each method. Example: a.json b.json.",
+        ),
+    ] = None,
     host: Annotated[
         str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
     model: Annotated[
-        str, typer.Option("--model", help="A run of `coscap train`, a saved model, or a hub name.")
+        str,
+        typer.Option(
+            "--model",
+            help="A run of `coscap train`, a saved model, a hub name, or shipped, the model of the package.",
+        ),
     ] = "shipped",
     token: Annotated[
         str | None,
@@ -33,19 +45,39 @@ def serve(
     batch: Annotated[int, typer.Option(min=1, help="Photographs that are captioned together.")] = 16,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until a request is given up.")] = 60.0,
     device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
+    study: Annotated[
+        bool,
+        typer.Option(
+            "--study", help="Let people rate captions blindly instead: coscap serve --study a.json b.json."
+        ),
+    ] = False,
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            help="The study's pictures, by image id; the folder of the first file if left out. Example: val2014."
+        ),
+    ] = None,
+    database: Annotated[Path, typer.Option(help="The study's ratings, SQLite.")] = Path("study.sqlite"),
+    captions: Annotated[int, typer.Option(min=1, help="Captions that the study shows of each method.")] = 5,
+    pictures: Annotated[int, typer.Option(min=0, help="Pictures of the study; 0 for all. Example: 50.")] = 0,
 ) -> None:
     """Answer requests for captions over HTTP, with a page at the same address.
 
     Example: coscap serve --port 8000, then open http://127.0.0.1:8000/
     """
+    if bool(samples) != study:
+        raise UserError("Files of captions and --study belong together: coscap serve --study a.json b.json.")
     try:
-        from coscap.serve.run import run
+        from coscap.serve.run import Address, run, run_study
     except ImportError as error:
         raise UserError(
             f"The server needs the package {error.name}; run: pip install 'coscap[serve]'."
         ) from None
     from coscap.serve.limits import Limits
 
+    address = Address(host, port, token, tuple(allow_host or ()))
+    if study:
+        return run_study(samples or [], images, database, captions, pictures, address)
     limits = Limits(
         photos=max_photos,
         bytes=max_bytes,
@@ -55,4 +87,4 @@ def serve(
         waiting=max_waiting,
         batch=batch,
     )
-    run(model, device, host, port, limits, token, allow_host or [])
+    run(model, device, limits, address)

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from coscap.serve.telemetry import Telemetry
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-OPEN = {"/", "/health", "/docs", "/openapi.json"}  # what needs no token, besides the examples
+OPEN = frozenset({"/", "/health", "/docs", "/openapi.json"})  # what needs no token, besides the examples
 
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -33,11 +33,13 @@ class Guard:
         policy: str,
         token: str | None = None,
         hosts: Collection[str] = (),
+        free: Collection[str] = OPEN,
     ) -> None:
         self._app = app
         self._telemetry = telemetry
         self._token = token.encode() if token else None
         self._hosts = frozenset(host.lower() for host in hosts)
+        self._free = frozenset(free)
         self._headers = {**HEADERS, "Content-Security-Policy": policy}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,7 +78,7 @@ class Guard:
             return 421, "This server is not known by that name; start it with --allow-host NAME.", {}
         if scope["method"] == "POST" and headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"):
             return 403, "Pages of other sites may not ask this server.", {}
-        if self._token and scope["path"] not in OPEN and not scope["path"].startswith("/examples"):
+        if self._token and scope["path"] not in self._free and not scope["path"].startswith("/examples"):
             given = headers.get(b"authorization", b"")
             if not hmac.compare_digest(given, b"Bearer " + self._token):
                 sentence = "This server wants its token; send the header Authorization: Bearer TOKEN."

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files as resources
 from pathlib import Path
@@ -14,21 +15,43 @@ EXAMPLES = ("cat", "coffee", "astronaut", "raccoon", "rocket", "photographer", "
 
 @dataclass(frozen=True)
 class Page:
-    """One self-contained HTML page and the content security policy that lets exactly its own parts run."""
+    """One self-contained HTML page, and the style and script inside it."""
 
     html: str
-    policy: str
+    style: str
+    script: str
+
+    @property
+    def policy(self) -> str:
+        return _policy(self.style, self.script)
 
 
 def main_page() -> Page:
-    """page.html with page.css and page.js inside. Their hashes stand in the policy, so nothing else runs."""
-    style, script = _text("page.css"), _text("page.js")
-    whole = _text("page.html").replace("{{style}}", style).replace("{{script}}", script)
-    policy = (
+    """The page for people: a photograph and its captions."""
+    return _page("page.html", ("page.css",), ("ask.js", "page.js"))
+
+
+def study_pages() -> tuple[str, str, str]:
+    """The page that rates, the page that shows the results, and a policy for both."""
+    styles = ("page.css", "study.css")
+    rating = _page("study.html", styles, ("ask.js", "study.js"))
+    results = _page("results.html", styles, ("ask.js", "results.js"))
+    return rating.html, results.html, _policy(rating.style, rating.script, results.script)
+
+
+def _page(body: str, styles: Sequence[str], scripts: Sequence[str]) -> Page:
+    style, script = ("\n".join(_text(name) for name in names) for names in (styles, scripts))
+    whole = _text(body).replace("{{style}}", style).replace("{{script}}", script)
+    return Page(whole, style, script)
+
+
+def _policy(style: str, *scripts: str) -> str:
+    """A content security policy: what a page brings with it runs, by its hash, and nothing else does."""
+    hashes = " ".join(_hash(script) for script in scripts)
+    return (
         "default-src 'self'; img-src 'self' blob: data:; base-uri 'none'; form-action 'self'; "
-        f"frame-ancestors 'none'; style-src 'self' {_hash(style)}; script-src 'self' {_hash(script)}"
+        f"frame-ancestors 'none'; style-src 'self' {_hash(style)}; script-src 'self' {hashes}"
     )
-    return Page(whole, policy)
 
 
 def api_page(schema: dict[str, Any]) -> str:

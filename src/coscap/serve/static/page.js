@@ -1,25 +1,8 @@
 
-"use strict";
-const $ = id => document.getElementById(id);
-const state = { file: null, address: null, seed: 0, asking: null, token: "" };
+const state = { file: null, address: null, seed: 0, asking: null };
+access.again = () => caption();
 
-// ---- asking the server -------------------------------------------------------------------------------------------
-
-async function ask(address, options) {
-  const headers = { ...options.headers };
-  if (state.token) headers.Authorization = "Bearer " + state.token;
-  let answer;
-  try {
-    answer = await fetch(address, { ...options, headers });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Error("The server does not answer; is it still running?");
-  }
-  const told = await answer.json().catch(() => ({}));
-  if (answer.ok) return told;
-  if (answer.status === 401) { $("token").hidden = false; $("word").focus(); }
-  throw new Error(told.error || "The server answered with an error (" + answer.status + ").");
-}
+// ---- captions and variations -------------------------------------------------------------------------------------
 
 async function caption() {
   if (!state.file) return;
@@ -45,21 +28,21 @@ async function caption() {
   $("captions").setAttribute("aria-busy", "false");
 }
 
-async function vary(item, id, button, known) {
+async function vary(item, told, button, depth) {
   const panel = item.querySelector(".variations");
-  const kept = button.dataset.keep;
+  const buttons = [...item.querySelector(".actions").querySelectorAll("[data-keep]")];
   const open = button.getAttribute("aria-expanded") === "true";
-  for (const other of item.querySelectorAll("[data-keep]")) other.setAttribute("aria-expanded", "false");
+  for (const other of buttons) other.setAttribute("aria-expanded", "false");
   panel.hidden = open;
   if (open) return;
   button.setAttribute("aria-expanded", "true");
-  const body = JSON.stringify({ id, keep: kept, n: 4 });
   panel.replaceChildren(line("Drawing …"));
   try {
-    const headers = { "Content-Type": "application/json" };
-    const found = await ask("variations", { method: "POST", body, headers });
+    const asked = { id: told.id, keep: button.dataset.keep, n: 4, seed: depth };  // other draws at each depth
+    const found = await post("variations", asked);
+    const known = new Set(told.words.map(word => word.word));
     const list = document.createElement("ol");
-    for (const told of found.captions) list.append(variation(told, known));
+    list.append(...found.captions.map(one => row(one, "Variation", depth + 1, known)));
     panel.replaceChildren(found.captions.length ? list : line("No other caption came of it."));
   } catch (error) {
     panel.replaceChildren(line(error.message));
@@ -68,43 +51,25 @@ async function vary(item, id, button, known) {
 
 // ---- showing -----------------------------------------------------------------------------------------------------
 
-function say(text, bad) {
-  $("status").textContent = text;
-  $("status").classList.toggle("bad", Boolean(bad));
+function row(told, name, depth, known) {
+  const item = $("caption").content.firstElementChild.cloneNode(true);
+  fill(item, told, name, known);
+  for (const button of item.querySelectorAll("[data-keep]")) {
+    button.setAttribute("aria-expanded", "false");
+    button.addEventListener("click", () => vary(item, told, button, depth));
+  }
+  return item;
 }
 
 function show(captions) {
-  const rows = captions.map((told, place) => {
-    const item = $("caption").content.firstElementChild.cloneNode(true);
-    item.style.animationDelay = place * 70 + "ms";
-    fill(item, told, "Caption " + (place + 1) + " of " + captions.length);
-    const known = new Set(told.words.map(word => word.word));
-    for (const button of item.querySelectorAll("[data-keep]")) {
-      button.setAttribute("aria-expanded", "false");
-      button.addEventListener("click", () => vary(item, told.id, button, known));
-    }
-    return item;
-  });
+  const rows = captions.map((told, place) => row(told, "Caption " + (place + 1) + " of " + captions.length, 1));
+  rows.forEach((item, place) => { item.style.animationDelay = place * 70 + "ms"; });
   $("captions").replaceChildren(...rows);
   hideBox();
   $("hint").hidden = $("again").hidden = !rows.length;
   if (!rows.length) return;
   $("image").alt = captions[0].text;
   say(rows.length === 1 ? "One caption for this photograph." : rows.length + " captions for this photograph.");
-}
-
-function variation(told, known) {
-  const item = document.createElement("li");
-  const row = $("caption").content.querySelector(".line").cloneNode(true);
-  const copying = document.createElement("button");
-  copying.type = "button";
-  copying.dataset.copy = "";
-  copying.textContent = "Copy";
-  copying.setAttribute("aria-label", "Copy as alt text");
-  row.append(copying);
-  item.append(row);
-  fill(item, told, "Variation", known);
-  return item;
 }
 
 function fill(item, told, name, known) {
@@ -264,12 +229,6 @@ $("variety").addEventListener("input", event => {
 $("count").addEventListener("change", caption);
 $("options").addEventListener("submit", event => event.preventDefault());
 $("again").addEventListener("click", () => { state.seed += 1; caption(); });
-$("token").addEventListener("submit", event => {
-  event.preventDefault();
-  state.token = $("word").value;
-  $("token").hidden = true;
-  caption();
-});
 document.addEventListener("paste", event => choose(event.clipboardData.files[0]));
 for (const kind of ["dragover", "dragleave", "drop"]) {
   document.addEventListener(kind, event => {
