@@ -90,6 +90,25 @@ def test_both_terms_join_captioned_and_uncaptioned_pictures(world: World) -> Non
     both.objective().backward()
 
 
+def test_a_share_of_the_pseudo_captions_counts_for_all(world: World) -> None:
+    _, prepared, store, neighbours = world
+    model = make_model(prepared, store)
+    fill = fill_table(store.recipe, prepared.classes, prepared.vocabulary)
+    batch = next(iter(Loader(prepared, store, "train", 16, 1)))
+    whole, half = (PseudoTerm(prepared, neighbours, fill, share=share) for share in (1.0, 0.5))
+    counts = []
+    for start in range(0, 1600, 16):
+        keys = torch.arange(start, start + 16)
+        exchanged = half.exchange(batch, keys)
+        counts.append(0 if exchanged is None else len(exchanged[1]))
+    kept = whole.exchange(batch, keys)
+    assert kept is not None and 0.4 < sum(counts) / (100 * len(kept[1])) < 0.6
+    some, every = half(model, batch, keys), whole(model, batch, keys)
+    mine = torch.isin(kept[1], half.exchange(batch, keys)[1])  # type: ignore[index]
+    torch.testing.assert_close(some.reconstruction, 2 * every.reconstruction[mine])
+    torch.testing.assert_close(some.free_context, 2 * every.free_context[mine])
+
+
 def test_novel_pictures_are_needed_for_the_novel_term(tmp_path: Path, world: World) -> None:
     _, _, store, _ = world
     prepared = made_prepared(tmp_path / "data", captionless=0)

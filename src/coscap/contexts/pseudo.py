@@ -21,6 +21,7 @@ from coscap.text.vocabulary import UNK, Vocabulary
 from coscap.vision.published import Store
 from coscap.vision.regions import Recipe
 
+SHARES = 1 << 20  # how finely captions can be shared out
 SHARE = 4  # a picture without captions for every fourth caption
 MEANS = ("context_dimensions", "object_dimensions")  # parts that are no sums over captions
 
@@ -55,8 +56,16 @@ class PseudoTerm:
     """The second term of the objective. All it draws follows from the captions' keys, which the loop gives
     anew each step: the same for one process and for several."""
 
-    def __init__(self, prepared: Prepared, neighbours: Neighbours, fill: Fill, feed: Feed = "filled") -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        neighbours: Neighbours,
+        fill: Fill,
+        feed: Feed = "filled",
+        share: float = 1.0,
+    ) -> None:
         self.prepared, self.neighbours, self.fill, self.feed = prepared, neighbours, fill, feed
+        self.share = share  # of the captions, which count for the others too
 
     def __call__(self, model: nn.Module, batch: Batch, keys: Tensor) -> Parts:
         """keys: (B,) int64, one for each caption of the batch."""
@@ -65,16 +74,18 @@ class PseudoTerm:
         if exchanged is None:  # a small share of a batch may have none; it then adds nothing
             return _nothing(batch)
         parts, _ = self.pseudo(model, *exchanged)
-        return parts
+        return parts.times(1 / self.share)
 
     def pseudo(self, model: CosCvae, batch: Batch, keys: Tensor) -> tuple[Parts, Tensor]:
         return pseudo_loss(model, batch, self.fill.to(batch.rows.device), feed=self.feed, keys=keys)
 
     def exchange(self, batch: Batch, keys: Tensor) -> tuple[Batch, Tensor] | None:
-        """The same pictures with captions of their neighbours; those without any are left out, None if all are."""
+        """The same pictures with captions of their neighbours; those without any are left out, and all but the
+        share that is wanted; None if no one stays."""
         images = np.searchsorted(self.prepared.image_ids, batch.image_ids.cpu().numpy())
         found = [self.neighbours.of(images[row]) for row in batch.rows.tolist()]
-        kept = [row for row, near in enumerate(found) if len(near)]
+        wanted = (mix(keys) % SHARES < self.share * SHARES).tolist()
+        kept = [row for row, near in enumerate(found) if len(near) and wanted[row]]
         if not kept:
             return None
         picks = keys.cpu().numpy()

@@ -1,6 +1,6 @@
 """The loss in its parts, a number for each caption."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -24,3 +24,8 @@ class Parts:
         weighs 1/B. The weights are a schedule's."""
         total = self.reconstruction + kl_context * self.free_context + kl_object * self.free_object
         return (total + extra * self.extra).mean()
+
+    def times(self, factor: float) -> "Parts":
+        """The same captions counted `factor` times."""
+        summed = ("reconstruction", "kl_context", "kl_object", "free_context", "free_object", "extra")
+        return self if factor == 1 else replace(self, **{n: factor * getattr(self, n) for n in summed})

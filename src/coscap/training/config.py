@@ -76,6 +76,9 @@ class Pseudo(Section):
     """The folder with the neighbours of each picture, made by `coscap contexts`."""
     weight: float = Field(default=0.2, ge=0, le=1)
     """The paper's alpha: the objective is (1 - alpha) L + alpha L^ (appendix A)."""
+    share: float = Field(default=1.0, gt=0, le=1)
+    """The part of the captions that are given a pseudo caption in a step. They count for the others too, so the
+    objective is the same on average, and a small share makes the step cheap: 1 doubles its time."""
     kl: float = Field(default=1.0, ge=0)
     """The factor on the KL term of L^, on top of kl_context; the released code has 0.75."""
     unpaired: bool = False

@@ -185,7 +185,7 @@ def _second_term(config: TrainConfig, prepared: Prepared, store: Store) -> Term 
     pseudo = config.pseudo
     neighbours = open_neighbours(pseudo.contexts, prepared)
     fill = fill_table(store.recipe, prepared.classes, prepared.vocabulary)
-    paired = PseudoTerm(prepared, neighbours, fill, pseudo.feed)
+    paired = PseudoTerm(prepared, neighbours, fill, pseudo.feed, pseudo.share)
     if not pseudo.unpaired:
         return paired
     return BothTerms(paired, NovelTerm(prepared, store, neighbours, fill, pseudo.feed, pseudo.top))
