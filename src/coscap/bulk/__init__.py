@@ -1,0 +1,1 @@
+"""Whole collections: captions of very many pictures, on one machine or a cluster, as Parquet."""

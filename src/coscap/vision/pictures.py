@@ -52,6 +52,19 @@ def open_picture(
             file.close()
 
 
+def picture_size(source: Source, *, name: str | None = None) -> tuple[int, int]:
+    """Width and height of a picture that stands upright, from its header: no pixel is decoded."""
+    name = name or (str(source) if isinstance(source, str | Path) else "the picture")
+    file = _open_file(source, name)
+    try:
+        with _identify(file, name) as image:
+            width, height = image.size
+            return (height, width) if _orientation(image) >= 5 else (width, height)
+    finally:
+        if file is not source:
+            file.close()
+
+
 def picture_suffixes() -> frozenset[str]:
     """How the names of picture files end, in lower case."""
     known = Image.registered_extensions().items()
@@ -118,11 +131,16 @@ def _check_size(image: Image.Image, name: str, limit: int) -> None:
 def _upright(image: Image.Image) -> Image.Image:
     """Turned as its EXIF orientation says; a picture whose EXIF is damaged stays as it is."""
     image.load()
+    return ImageOps.exif_transpose(image) if _orientation(image) > 1 else image
+
+
+def _orientation(image: Image.Image) -> int:
+    """1 to 8 as EXIF counts, 5 and above lie on their side; 1 where there is none or it is damaged."""
     try:
         orientation = image.getexif().get(0x0112, 1)
     except Exception:
-        return image
-    return ImageOps.exif_transpose(image) if orientation in range(2, 9) else image
+        return 1
+    return orientation if orientation in range(2, 9) else 1
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

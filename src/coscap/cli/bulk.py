@@ -1,0 +1,147 @@
+"""`coscap bulk`: the captions of a whole collection, as Parquet."""
+
+from inspect import cleandoc
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coscap.cli.caption import manner
+from coscap.errors import UserError
+from coscap.search.options import search_options
+from coscap.search.settings import SearchSettings
+
+if TYPE_CHECKING:
+    from coscap.bulk.entries import Entry
+
+EXAMPLE = "\n\nExample: coscap bulk photos/ s3://bucket/more --out captions.parquet -n 5"
+
+
+@search_options()
+def bulk(
+    images: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="IMAGES...",
+            help="Folders, files, patterns such as 'a/*.jpg', addresses such as s3://bucket/photos, or Parquet "
+            "with the bytes or the paths of pictures, such as photos.parquet.",
+        ),
+    ],
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out", help="The folder of Parquet parts to write or to go on with, e.g. captions.parquet."
+        ),
+    ],
+    n: Annotated[int, typer.Option("-n", min=1, max=100, help="Captions for each picture, e.g. 3.")] = 5,
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            help="A run of `coscap train`, a saved model, a hub name, or shipped, the model of the package.",
+        ),
+    ] = "shipped",
+    variety: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="0 keeps the likeliest captions of those drawn, 1 the most different."
+        ),
+    ] = 0.5,
+    accurate: Annotated[
+        bool, typer.Option("--accurate", help="Safe captions: a low temperature and variety.")
+    ] = False,
+    diverse: Annotated[bool, typer.Option("--diverse", help="Captions as different as they get.")] = False,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address", help="A Ray cluster to work on, e.g. auto or ray://head:10001. Unset: this machine."
+        ),
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(min=0, help="Workers, each with a captioner of its own, e.g. 4; 0 for one a core.")
+    ] = 0,
+    batch: Annotated[int, typer.Option(min=1, max=1024, help="Pictures captioned at once, e.g. 16.")] = 16,
+    part: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Pictures in a part: what a kill can cost at most, besides those in work, e.g. 500."
+        ),
+    ] = 500,
+    retry_bad: Annotated[
+        bool, typer.Option("--retry-bad", help="Try pictures again that an earlier run could not read.")
+    ] = False,
+    column: Annotated[
+        str,
+        typer.Option(
+            "--column", help="The column of a Parquet file with the pictures or their paths, e.g. image."
+        ),
+    ] = "",
+    names: Annotated[
+        str,
+        typer.Option(
+            "--names",
+            help="The column of a Parquet file with pictures that names them, e.g. id. Unset: FILE#ROW.",
+        ),
+    ] = "",
+    device: Annotated[str, typer.Option("--device", help="cpu or cuda (one GPU for each worker).")] = "cpu",
+    *,
+    settings: SearchSettings,
+) -> None:
+    """Caption a whole collection on Ray. A run that was stopped, however hard, goes on when started again.
+
+    OUT gets a row a picture: photo, width, height, captions (text and log_probability). Pictures that cannot be
+    read are listed with the reason in a table beside it, captions.bad.parquet, and are not tried again.
+    """
+    settings, variety = manner(settings, variety, accurate, diverse)
+    _need_extra()
+    if "://" in out:
+        raise UserError(f"{out} is an address; --out is a folder of this machine, e.g. captions.parquet.")
+    from coscap.bulk.run import caption_collection
+    from coscap.bulk.worker import Job
+
+    job = Job(model=model, n=n, variety=variety, settings=settings, device=device, batch=batch)
+    outcome = caption_collection(
+        _entries(images, column, names),
+        Path(out),
+        job,
+        address=address,
+        processes=processes,
+        part=part,
+        retry_bad=retry_bad,
+    )
+    before = f"; {outcome.known:,} were known before" if outcome.known else ""
+    typer.echo(f"{out}: captions of {outcome.captioned:,} pictures{before}")
+    if outcome.bad:
+        typer.echo(f"{outcome.bad:,} pictures could not be read; {outcome.bad_file} says why")
+
+
+bulk.__doc__ = cleandoc(bulk.__doc__ or "") + EXAMPLE
+
+
+def _need_extra() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("ray") is None or find_spec("pyarrow") is None:
+        raise UserError(
+            "coscap bulk works on Ray Data, which is not installed; run: pip install 'coscap[bulk]'."
+        )
+
+
+def _entries(images: list[str], column: str, names: str) -> "list[Entry]":
+    """The pictures of all arguments, in their order."""
+    from coscap.bulk.entries import is_address, is_parquet, list_address, list_parquet, local_entry
+    from coscap.cli.photos import list_photos
+
+    found: list[Entry] = []
+    for argument in images:
+        if argument == "-" or argument.startswith(("http://", "https://")):
+            raise UserError(
+                f"{argument} is no place for a collection; give folders, files, s3://... or Parquet."
+            )
+        if is_parquet(argument):
+            found += list_parquet(argument, column, names)
+        elif is_address(argument):
+            found += list_address(argument)
+        else:
+            found += [local_entry(name) for name, _ in list_photos([argument])]
+    return found
