@@ -1,6 +1,7 @@
 """The `coscap` command: one file for each verb, heavy libraries imported only inside the verb that runs."""
 
 import sys
+from typing import Any
 
 import typer
 
@@ -44,16 +45,34 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("serve")(serve.serve)
 
 
+# The error of a command line that is not as it must be: click's, or that of the click inside typer.
+_WRONG: type[Exception] = typer.BadParameter.mro()[2]
+
+
 def main() -> None:
     try:
-        app()
+        code = app(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
     except UserError as error:
         sys.exit(_complain(str(error)))
-    except KeyboardInterrupt:
+    except _WRONG as error:
+        sys.exit(_complain_of_line(error))
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+
+
+def _complain_of_line(error: Any) -> int:
+    """One sentence for a wrong option or argument. A command without any shows its help instead."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return 2
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "coscap"
+    told = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
+    return _complain(f"{told}; see {command} --help.")
 
 
 def _complain(sentence: str) -> int:
