@@ -164,7 +164,7 @@ def test_runs_have_names_and_roles(world: Path) -> None:
     with pytest.raises(UserError, match="neither a run"):
         open_run(str(world / "data"))
     with pytest.raises(UserError, match="Two runs are called"):
-        open_runs([f"a={world / 'paired'}", f"a={world / 'seq'}"])
+        open_runs([f"a={world / 'paired'}", f"a={world / 'paired'}"])
 
 
 def test_bad_requests_are_one_sentence(world: Path, tmp_path: Path) -> None:

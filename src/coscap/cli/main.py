@@ -6,7 +6,19 @@ from typing import Any
 import typer
 
 from coscap import __version__
-from coscap.cli import caption, contexts, data, evaluate, features, rerank, sample, serve, train
+from coscap.cli import (
+    analyse,
+    caption,
+    contexts,
+    data,
+    evaluate,
+    features,
+    report,
+    rerank,
+    sample,
+    serve,
+    train,
+)
 from coscap.errors import UserError
 
 app = typer.Typer(
@@ -42,6 +54,8 @@ app.command("train")(train.train)
 app.command("sample")(sample.sample)
 app.command("rerank")(rerank.rerank)
 app.command("evaluate")(evaluate.evaluate)
+app.command("report")(report.report)
+app.command("analyse")(analyse.analyse)
 app.command("serve")(serve.serve)
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 
@@ -83,7 +82,3 @@ def measure(method: Method, sampler: Sampler, judge: Judge) -> Measured:
 def _own(figures: Figures, n: int) -> Figures:
     """Of a search of its own only the figures at its own number of captions."""
     return {name: value for name, value in figures.items() if name.split("/")[1] == str(n)}
-
-
-def sample_files(method: Method, work: Path, judge: Judge) -> list[Path]:
-    return [each.file(work, judge.pictures) for wanted in method.sets.values() for each in wanted]

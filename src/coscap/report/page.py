@@ -12,6 +12,7 @@ from coscap.report.build import Results
 from coscap.report.measure import KEPT
 
 MARK = "coscap results 1"
+NOT_RUN = "<!-- not run: it needs the runs and takes hours -->"  # for the tests of the documentation
 
 
 def write_report(results: Results, out: Path, notes: Sequence[str], command: Sequence[str]) -> None:
@@ -121,7 +122,7 @@ def _runs(results: Results) -> str:
     for run in results.runs:
         told = [run.training.get(name) for name in ("steps", "epochs", "batch", "pseudo weight")]
         words = ["–" if value is None else f"{value:,}" for value in told]
-        rows.append([f"**{run.name}**", f"`{_shown(run.given)}`", *words, f"`{run.weights[:12]}`"])
+        rows.append([f"**{run.name}**", f"`{shown(run.given)}`", *words, f"`{run.weights[:12]}`"])
     return tables.table(["", "folder", "steps", "epochs", "batch", "pseudo weight", "weights"], rows, left=2)
 
 
@@ -140,20 +141,24 @@ def _picture(path: Path, words: str) -> str:
 
 def _commands(results: Results, command: Sequence[str]) -> str:
     options = results.options
-    data, split, large = _shown(options.data), options.split, options.budgets[-1]
-    regions = " ".join(f"--regions {_shown(path)}" for path in options.regions)
-    first = _shown(options.regions[0])
+    data, split, large = shown(options.data), options.split, options.budgets[-1]
+    regions = " ".join(f"--regions {shown(path)}" for path in options.regions)
+    first = shown(options.regions[0])
     lines = [
-        "All of this page, going on where it was interrupted:",
+        "All of this page, going on where it was interrupted:\n",
+        NOT_RUN,
+        "```sh",
+        " ".join(shlex.quote(shown(word)) for word in command),
         "```",
-        " ".join(shlex.quote(_shown(word)) for word in command),
-        "```",
-        "Every number by itself: the captions of one run and seed (those of the first 20 are the same with `-n 20`), "
-        "their scores, and the best five:",
-        "```",
+        "\nEvery number by itself: the captions of one run and seed (those of the first 20 are the same with `-n 20`), "
+        "their scores, and the best five:\n",
+        NOT_RUN,
+        "```sh",
     ]
     for run in results.runs:
-        place = f"coscap sample {_shown(run.given)} --data {data} --regions {first} --split {split} --skip-missing"
+        place = (
+            f"coscap sample {shown(run.given)} --data {data} --regions {first} --split {split} --skip-missing"
+        )
         if run.has_latents:
             lines.append(f"{place} -n {large} --seed 0 --out samples.json")
         else:
@@ -169,12 +174,12 @@ def _commands(results: Results, command: Sequence[str]) -> str:
         f"coscap rerank samples.json {regions} --train {data} --distinct --keep 5 --out best.json",
         f"coscap evaluate best.json --references {data}:{split} --train {data}",
         "```",
-        f"coscap {__version__}; every figure of every seed is in [results.json](results.json).",
+        f"\ncoscap {__version__}; every figure of every seed is in [results.json](results.json).",
     ]
     return "\n".join(lines)
 
 
-def _shown(path: str | Path) -> str:
+def shown(path: str | Path) -> str:
     """A path as it is told to others: as given where it is relative, otherwise its last name."""
     text = str(path)
     name, equals, place = text.rpartition("=")
@@ -189,7 +194,7 @@ def _json(
     return {
         "format": MARK,
         "coscap": __version__,
-        "command": [_shown(word) for word in command],
+        "command": [shown(word) for word in command],
         "data": results.prepared.digest,
         "split": results.options.split,
         "pictures": len(results.pictures),
@@ -206,7 +211,7 @@ def _json(
             {
                 "name": each.method.name,
                 "role": each.method.role,
-                "run": _shown(each.method.run.given),
+                "run": shown(each.method.run.given),
                 "weights": each.method.run.weights,
                 "training": each.method.run.training,
                 "mean": each.mean,

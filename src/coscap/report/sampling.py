@@ -1,8 +1,9 @@
 """Captions of every picture for the report, kept on disk and gone on with where they stop.
 
-A set of samples is two files, named after all that decides its content:
-    NAME-SEARCH-N-seedS-HASH.json     that content: weights, search settings, pictures
-    NAME-SEARCH-N-seedS-HASH.jsonl    a line a picture, {"image_id", "captions": [...]}; `coscap evaluate` reads it
+A set of samples is two files, named after all that decides its captions but the pictures:
+    NAME-SEARCH-N-seedS-HASH.json     weights and search settings
+    NAME-SEARCH-N-seedS-HASH.jsonl    a line a picture, {"image_id", "regions", "captions": [...]}, which
+                                      `coscap evaluate` reads; "regions" is a checksum of the picture's features
 """
 
 import hashlib
@@ -38,14 +39,13 @@ class Wanted:
     settings: SearchSettings
     n: int
 
-    def describe(self, pictures: Sequence[int]) -> dict[str, Any]:
-        """All that decides the captions. `max_rows` does not, so it is left out."""
-        listed = hashlib.sha256(json.dumps(list(pictures)).encode()).hexdigest()
+    def describe(self) -> dict[str, Any]:
+        """All that decides the captions of a picture. `max_rows` does not, so it is left out."""
         settings = self.settings.model_dump(mode="json", exclude={"max_rows"})
-        return {"weights": self.run.weights, "n": self.n, "settings": settings, "pictures": listed}
+        return {"weights": self.run.weights, "n": self.n, "settings": settings}
 
-    def file(self, work: Path, pictures: Sequence[int]) -> Path:
-        content = json.dumps(self.describe(pictures), sort_keys=True)
+    def file(self, work: Path) -> Path:
+        content = json.dumps(self.describe(), sort_keys=True)
         name = re.sub(r"[^A-Za-z0-9]+", "-", self.run.name).strip("-").lower()
         digest = hashlib.sha256(content.encode()).hexdigest()[:10]
         return work / f"{name}-{self.settings.search}-{self.n}-seed{self.settings.seed}-{digest}.jsonl"
@@ -66,22 +66,22 @@ class Sampler:
         return loaded
 
     def samples(self, wanted: Wanted, pictures: Sequence[int]) -> Samples:
-        path = wanted.file(self.work, pictures)
+        path = wanted.file(self.work)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path.with_suffix(".json"), wanted.describe(pictures), indent=1)
-        found = read_lines(path)
+        write_json(path.with_suffix(".json"), wanted.describe(), indent=1)
+        sums = {image: self.stores.checksum(image) for image in pictures}
+        kept = read_lines(path)
+        found = {image: kept[image, sums[image]] for image in pictures if (image, sums[image]) in kept}
         left = [image for image in pictures if image not in found]
-        label = f"{self.run.name}: {wanted.settings.search}, seed {wanted.settings.seed}"
         if left:
-            with bar(label, len(pictures), "pictures") as advance, path.open("a", encoding="utf-8") as file:
-                advance(len(found))
+            label = f"{self.run.name}: {wanted.settings.search}, seed {wanted.settings.seed}"
+            with bar(label, len(left), "pictures") as advance, path.open("a", encoding="utf-8") as file:
                 for start in range(0, len(left), PICTURES_AT_ONCE):
                     here = left[start : start + PICTURES_AT_ONCE]
                     for image, captions in zip(here, self._search(wanted, here), strict=True):
                         found[image] = captions
-                        file.write(
-                            json.dumps({"image_id": image, "captions": captions}, ensure_ascii=False) + "\n"
-                        )
+                        row = {"image_id": image, "regions": sums[image], "captions": captions}
+                        file.write(json.dumps(row, ensure_ascii=False) + "\n")
                     file.flush()
                     advance(len(here))
         return {image: found[image] for image in pictures}
@@ -100,11 +100,11 @@ class Sampler:
         return [[caption.text for caption in captions] for captions in found]
 
 
-def read_lines(path: Path) -> Samples:
-    """The captions of a file that may end in the middle of a line; the broken end is cut off."""
+def read_lines(path: Path) -> dict[tuple[int, int], list[str]]:
+    """Captions by picture and checksum, of a file that may end in the middle of a line; that end is cut off."""
     if not path.is_file():
         return {}
-    found: Samples = {}
+    found: dict[tuple[int, int], list[str]] = {}
     good = 0
     with path.open("rb") as file:
         for line in file:
@@ -112,7 +112,8 @@ def read_lines(path: Path) -> Samples:
                 break
             try:
                 row = json.loads(line)
-                found[int(row["image_id"])] = [str(caption) for caption in row["captions"]]
+                place = int(row["image_id"]), int(row["regions"])
+                found[place] = [str(caption) for caption in row["captions"]]
             except (ValueError, KeyError, TypeError):
                 break
             good += len(line)

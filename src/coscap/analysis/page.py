@@ -1,0 +1,114 @@
+"""The page of an analysis: what was done, the figures and the numbers."""
+
+from coscap.analysis.run import Found
+from coscap.analysis.variance import PARTS
+from coscap.report.page import NOT_RUN
+from coscap.report.tables import table
+
+_PART = {"context": "z^m alone", "objects": "z^o alone", "both": "only both together"}
+_KIND = {
+    "context": "context words (slots for objects)",
+    "objects": "objects named",
+    "caption": "whole caption (CIDEr's vector)",
+    "looks": "regions looked at",
+}
+_HELD = {"context": "z^m of A", "objects": "z^o of A", "neither": "nothing of A"}
+
+
+def page(found: Found, images: str, command: str) -> str:
+    """Markdown; `images`: where the figures lie, seen from the page."""
+    return "\n\n".join([*_head(found, command), *_variance(found, images), *_swaps(found, images),
+                        *_ways(found, images)]) + "\n"  # fmt: skip
+
+
+def _head(found: Found, command: str) -> list[str]:
+    return [
+        "# What the two latents do",
+        f"COS-CVAE splits its latent space: z^m is to hold how a scene is told, z^o which objects. Here the "
+        f"latents of a trained model (weights `{found.weights[:12]}`) are taken apart: swapped between pictures, moved "
+        f"one by one, and their noise varied in full crosses. Numbers are of {found.pictures:,} pictures of "
+        f"`{found.split}`; the photographs shown are the repository's own.",
+        f"{NOT_RUN}\n```sh\n{command}\n```",
+    ]
+
+
+def _variance(found: Found, images: str) -> list[str]:
+    rows = []
+    for kind, shares in found.shares.items():
+        # The regions of two pictures have nothing in common, so pictures cannot be compared by them.
+        row = [_KIND[kind], "–" if kind == "looks" else _percent(shares.picture)]
+        rows.append(row + [_percent(shares.within[part]) for part in PARTS])
+    return [
+        "## How much of the captions' variance each latent explains",
+        f"For each picture, {found.count} noises of z^m are crossed with {found.count} noises of z^o; all "
+        f"{found.count**2} captions are written with the likeliest word at each step, so that nothing else is random. "
+        "The variance of what stands for the caption then falls into three parts that add up: what the noise of z^m "
+        "decides whatever z^o does, what z^o decides whatever z^m does, and what only both together decide (estimated "
+        "without bias by a two-way analysis of variance). A word that differs changes all that follow, so much is "
+        "decided only together; z^m has a hand in the first and the third part, z^o in the second and the third. In "
+        "brackets 95 % intervals of a bootstrap over pictures.",
+        f"![Shares of variance]({images}/analysis-variance.png)",
+        table(["", "the picture, of all", *(f"{_PART[part]}, at a fixed picture" for part in PARTS)], rows),
+    ]
+
+
+def _swaps(found: Found, images: str) -> list[str]:
+    rows = [
+        [_HELD[held], *(f"{100 * value:.1f} %" for value in (
+            told.context_kept, told.objects_kept, told.true_of_b, told.true_of_a))]
+        for held, told in found.swaps.items()
+    ]  # fmt: skip
+    head = [
+        "held",
+        "context of A's caption kept",
+        "object words kept",
+        "objects true of B",
+        "objects true of A",
+    ]
+    return [
+        "## Contexts and objects swapped between pictures",
+        "A caption of picture A is drawn and its latents are read at every word. Picture B is then captioned with "
+        "one of them held at these values; the other is drawn from B's own prior. An object is true of a picture if "
+        "one of its human captions names it.",
+        table(head, rows),
+        f"![Contexts of one photograph told of others]({images}/analysis-swap.png)",
+        "Blue words are context, red-brown ones objects. On the diagonal (grey) the caption meets its own photograph.",
+    ]
+
+
+def _ways(found: Found, images: str) -> list[str]:
+    rows = []
+    for name, told in found.activity.items():
+        active = told.kl > 0.01
+        rows.append([
+            "z^m" if name == "context" else "z^o",
+            f"{told.kl.sum():.2f}",
+            f"{int(active.sum())} of {len(told.kl)}",
+            f"{100 * told.changed_context[active].mean():.0f} %" if active.any() else "–",
+            f"{100 * told.changed_objects[active].mean():.0f} %" if active.any() else "–",
+        ])  # fmt: skip
+    head = [
+        "",
+        "nats a word",
+        "dimensions above 0.01 nats",
+        "context words replaced",
+        "object words replaced",
+    ]
+    return [
+        "## One dimension at a time",
+        "All noise is 0, and one dimension is moved at every word. Replaced: the share of words (Jaccard) in which the "
+        "caption at -2 or +2 deviations differs from that at 0, mean over the dimensions above 0.01 nats.",
+        table(head, rows),
+        f"![Activity of the dimensions]({images}/analysis-activity.png)",
+        *(f"![Captions of {name} while dimensions move]({images}/analysis-dimensions-{name}.png)"
+          for name in found.photos),
+        "## From one draw to another",
+        "The noise of the first draw is turned into that of the second in equal steps: of z^m, of z^o, and of both. "
+        "Grey captions repeat the one above.",
+        *(f"![Captions of {name} between two draws]({images}/analysis-turn-{name}.png)" for name in found.photos),
+    ]  # fmt: skip
+
+
+def _percent(triple: tuple[float, float, float]) -> str:
+    value, low, high = (100 * each for each in triple)
+    return f"{value:.1f} % ({low:.1f} to {high:.1f})"

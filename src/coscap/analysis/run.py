@@ -1,0 +1,189 @@
+"""The whole analysis of one model: numbers on a data set, figures on photographs."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from coscap.analysis import figures
+from coscap.analysis.figures import Photo, Way
+from coscap.analysis.steer import Writer
+from coscap.analysis.swap import Swapped, measure_swaps, take
+from coscap.analysis.traverse import LATENTS, Activity, activity, move, turn
+from coscap.analysis.variance import Shares, embeddings, shares, write_grid
+from coscap.data import Prepared, open_prepared
+from coscap.data.batch import RegionBatch
+from coscap.errors import UserError
+from coscap.metrics.words import token_groups
+from coscap.models.latents import Latents
+from coscap.report.runs import open_run
+from coscap.report.stores import Stores
+from coscap.vision.detectors import load_detector
+from coscap.vision.pictures import open_picture
+
+PLACES = (-2.0, -1.0, 0.0, 1.0, 2.0)
+DIMENSIONS = 3  # the most active ones of each latent that are shown
+STEPS = 7
+AT_ONCE = 25  # pictures whose crosses are written together
+KL_CAPTIONS = 1000
+
+
+@dataclass(frozen=True)
+class Asked:
+    model: str
+    data: Path
+    regions: tuple[Path, ...]
+    split: str = "validation"
+    pictures: int = 100
+    count: int = 8
+    seed: int = 0
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Found:
+    """Everything measured, and the photographs that figures were made of."""
+
+    weights: str
+    split: str
+    pictures: int
+    count: int
+    shares: dict[str, Shares]
+    swaps: dict[str, Swapped]
+    activity: dict[str, Activity]
+    photos: tuple[str, ...]
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "weights": self.weights,
+            "split": self.split,
+            "pictures": self.pictures,
+            "draws": self.count,
+            "shares": {name: asdict(each) for name, each in self.shares.items()},
+            "swaps": {name: asdict(each) for name, each in self.swaps.items()},
+            "activity": {
+                name: {key: value.tolist() for key, value in asdict(each).items()}
+                for name, each in self.activity.items()
+            },
+        }
+
+
+def analyse(asked: Asked, photos: Sequence[Path], ways_of: Sequence[str], images: Path) -> Found:
+    """Measure, and write the figures into `images`; `ways_of` names the photographs that latents are moved on."""
+    run = open_run(asked.model)
+    writer = Writer.open(str(run.folder), asked.device)
+    prepared, stores = open_prepared(asked.data), Stores(asked.regions)
+    ids = _choose(prepared, stores, asked)
+    regions = writer.batch([stores.get(image) for image in ids])
+    indices = [prepared.index(image) for image in ids]
+    named = [
+        {int(c) for caption in prepared.captions_of(i) for c in prepared.object_classes(caption)}
+        for i in indices
+    ]
+    captions = np.array([c for i in indices for c in prepared.captions_of(i)], np.int64)[:KL_CAPTIONS]
+    found = Found(
+        weights=run.weights,
+        split=asked.split,
+        pictures=len(ids),
+        count=asked.count,
+        shares=_shares(writer, regions, prepared, asked),
+        swaps=measure_swaps(writer, regions, named, asked.seed),
+        activity=activity(writer, prepared, stores, captions, regions),
+        photos=tuple(ways_of) if photos else (),
+    )
+    figures.variance_bars(found.shares, len(ids), asked.count, images / "analysis-variance.png")
+    figures.activity_bars(found.activity, images / "analysis-activity.png")
+    if photos:
+        _photographs(writer, photos, ways_of, found.activity, asked.seed, images)
+    return found
+
+
+def _choose(prepared: Prepared, stores: Stores, asked: Asked) -> list[int]:
+    """Pictures of the split that have regions and captions, drawn at random."""
+    there = [image for image in prepared.references(asked.split) if image in stores]
+    if len(there) < 2:
+        raise UserError(
+            f"{stores} has regions of {len(there)} pictures of {asked.split!r}, and at least 2 are needed; "
+            "choose another --split or add --regions."
+        )
+    chosen = np.random.default_rng(asked.seed).permutation(len(there))[: asked.pictures]
+    return [there[place] for place in chosen.tolist()]
+
+
+def _shares(writer: Writer, regions: RegionBatch, prepared: Prepared, asked: Asked) -> dict[str, Shares]:
+    from coscap.progress import track
+
+    grids = []
+    starts = range(0, len(regions.keys), AT_ONCE)
+    for start in track(starts, "crosses of draws", unit="batch"):
+        part = RegionBatch(**{k: v[start : start + AT_ONCE] for k, v in vars(regions).items()})
+        grids += write_grid(writer, part, asked.count, asked.seed)
+    documents = token_groups(list(prepared.references(asked.split).values()))
+    tables = embeddings(grids, asked.count, writer.objects, documents)
+    return {name: shares(each, asked.seed) for name, each in tables.items()}
+
+
+def _photographs(
+    writer: Writer,
+    paths: Sequence[Path],
+    ways_of: Sequence[str],
+    active: dict[str, Activity],
+    seed: int,
+    images: Path,
+) -> None:
+    detector = load_detector()
+    pictures = [open_picture(path) for path in paths]
+    photos = [Photo(path.stem, picture) for path, picture in zip(paths, pictures, strict=True)]
+    regions = writer.batch(detector.regions(pictures))
+    figures.swap_grid(photos, *_grid(writer, regions, seed), writer.objects, images / "analysis-swap.png")
+    for number, photo in enumerate(photos):
+        if photo.name not in ways_of:
+            continue
+        one = RegionBatch(**{name: value[number : number + 1] for name, value in vars(regions).items()})
+        figures.ways(
+            photo, _dimension_ways(writer, one, active), "One dimension moved, all other noise at 0",
+            writer.objects, images / f"analysis-dimensions-{photo.name}.png",
+        )  # fmt: skip
+        figures.ways(
+            photo, _turn_ways(writer, one, seed), "From one draw to another", writer.objects,
+            images / f"analysis-turn-{photo.name}.png",
+        )  # fmt: skip
+
+
+def _grid(writer: Writer, regions: RegionBatch, seed: int) -> tuple[list[Any], list[list[Any]]]:
+    """A caption of each photograph, and every photograph's caption under its z^m."""
+    sources = writer.drawn(regions, seed)
+    latents = writer.read(regions, sources, seed)
+    grid = []
+    for place in range(len(sources)):
+        given = take(latents, [place] * len(sources))
+        only = Latents(lengths=given.lengths, context=given.context)
+        row = writer.held(regions, only, seed)
+        row[place] = sources[place]
+        grid.append(row)
+    return sources, grid
+
+
+def _dimension_ways(writer: Writer, regions: RegionBatch, active: dict[str, Activity]) -> list[Way]:
+    found = []
+    marks = [f"{place:+.0f}" if place else "0" for place in PLACES]
+    for name in LATENTS:
+        symbol = "z$^m$" if name == "context" else "z$^o$"
+        for dimension in active[name].most_active(DIMENSIONS):
+            captions = move(writer, regions, name, dimension, PLACES)[0]
+            title = f"{symbol}, dimension {dimension} ({active[name].kl[dimension]:.2f} nats)"
+            found.append(Way(title, marks, captions))
+    return found
+
+
+def _turn_ways(writer: Writer, regions: RegionBatch, seed: int) -> list[Way]:
+    marks = [f"{100 * step / (STEPS - 1):.0f} %" for step in range(STEPS)]
+    titles = {("context",): "z$^m$ turns, z$^o$ stays", ("objects",): "z$^o$ turns, z$^m$ stays",
+              LATENTS: "both turn"}  # fmt: skip
+    with torch.inference_mode():
+        return [
+            Way(title, marks, turn(writer, regions, names, STEPS, seed)[0]) for names, title in titles.items()
+        ]
