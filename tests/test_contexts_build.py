@@ -69,6 +69,19 @@ def test_neighbours_of_other_data_are_refused(world: World, tmp_path: Path) -> N
         open_neighbours(tmp_path, other)
 
 
+def test_what_was_found_before_is_used_again(world: World) -> None:
+    folder, prepared, store, neighbours = world
+    told: list[str] = []
+    again = build_contexts(prepared, store, folder / "contexts", SETTINGS, say=told.append)
+    assert told == [f"{folder / 'contexts'} holds the neighbours of these pictures already."]
+    assert np.array_equal(again.captions, neighbours.captions)
+    told.clear()
+    build_contexts(
+        prepared, store, folder / "other", SETTINGS.model_copy(update={"seed": 5}), say=told.append
+    )
+    assert len(told) == SETTINGS.epochs + 1
+
+
 def test_both_terms_join_captioned_and_uncaptioned_pictures(world: World) -> None:
     _, prepared, store, neighbours = world
     model = make_model(prepared, store)

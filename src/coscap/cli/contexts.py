@@ -1,5 +1,6 @@
 """`coscap contexts`: which contexts of other pictures fit each picture."""
 
+import importlib.util
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,9 @@ def contexts(
     negatives: Annotated[
         str, typer.Option(help="hardest (VSE++), mean or softmax: what a pair is held against in its batch.")
     ] = "softmax",
+    engine: Annotated[
+        str, typer.Option(help="torch, or faiss where it is installed: what searches; both are exact.")
+    ] = "torch",
     seed: Annotated[int, typer.Option(help="The same seed gives the same neighbours.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     examples: Annotated[
@@ -48,6 +52,10 @@ def contexts(
         raise UserError(f"--pooling is {pooling!r}, and it is mean or attention.")
     if negatives not in ("hardest", "mean", "softmax"):
         raise UserError(f"--negatives is {negatives!r}, and it is hardest, mean or softmax.")
+    if engine not in ("torch", "faiss"):
+        raise UserError(f"--engine is {engine!r}, and it is torch or faiss.")
+    if engine == "faiss" and importlib.util.find_spec("faiss") is None:
+        raise UserError("--engine faiss needs faiss; install it with `pip install coscap[faiss]`.")
     settings = ContextSettings(
         k=k,
         negatives=negatives,  # type: ignore[arg-type]
@@ -55,6 +63,7 @@ def contexts(
         width=width,
         pooling=pooling,
         seed=seed,
+        engine=engine,  # type: ignore[arg-type]
     )
     prepared, store = open_prepared(data), open_regions(regions)
     target = out or data / "contexts"

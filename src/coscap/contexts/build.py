@@ -3,9 +3,10 @@
 {x^m, I} ─▶ joint embedding ─▶ vectors of pictures and of distinct contexts ─▶ k nearest of each picture
 """
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from coscap.contexts.embedding import EmbeddingConfig, JointEmbedding, Negatives, contrastive_loss, recall
-from coscap.contexts.folder import FORMAT, Neighbours, save_neighbours
+from coscap.contexts.folder import FORMAT, Neighbours, open_neighbours, save_neighbours
 from coscap.contexts.neighbours import Contexts, distinct_contexts, nearest
 from coscap.contexts.pseudo import caption_tensors
 from coscap.data.batch import Batch
@@ -51,6 +52,8 @@ class ContextSettings(BaseModel):
     """Leave out contexts in which no object was named: they cannot speak of another picture's objects."""
     longest: int = Field(default=20, gt=0)
     """Leave out longer contexts."""
+    engine: Literal["torch", "faiss"] = "torch"
+    """What searches: matrix products in blocks, or faiss; both are exact."""
     recall_pictures: int = Field(default=1000, ge=0)
     """Validation pictures among which recall is measured."""
 
@@ -63,20 +66,27 @@ def build_contexts(
     device: str = "cpu",
     say: Say = print,
 ) -> Neighbours:
-    """Train, search and write the folder `out`."""
+    """Train, search and write the folder `out`; what is there already and was made the same way is used."""
     from safetensors.torch import save_file
 
+    regions = hashlib.sha256(np.ascontiguousarray(store.ids).tobytes()).hexdigest()
+    made_from = {
+        "format": FORMAT,
+        "data": prepared.digest,
+        "recipe": store.recipe.name,
+        "regions": regions,
+        "settings": settings.model_dump(),
+    }
+    if known := _known(out, prepared, made_from):
+        say(f"{out} holds the neighbours of these pictures already.")
+        return known
     model, history = train_embedding(prepared, store, settings, device, say)
     images, pictures, room = embed_pictures(model, prepared, store, device)
     contexts, dropped = _distinct(prepared, settings)
     say(f"{len(contexts.caption):,} distinct contexts; left out: " + _told(dropped))
     numbers, scores = _search(model, prepared, images, pictures, room, contexts, settings, device)
     captions = np.where(numbers >= 0, contexts.caption[numbers], -1).astype(np.int32)
-    manifest: dict[str, Any] = {
-        "format": FORMAT,
-        "data": prepared.digest,
-        "recipe": store.recipe.name,
-        "settings": settings.model_dump(),
+    manifest: dict[str, Any] = made_from | {
         "embedding": model.config.model_dump(),
         "epochs": history,
         "distinct contexts": len(contexts.caption),
@@ -89,6 +99,14 @@ def build_contexts(
         save_file(model.state_dict(), folder / "embedding.safetensors")
         save_neighbours(folder, neighbours)
     return neighbours
+
+
+def _known(out: Path, prepared: Prepared, made_from: dict[str, Any]) -> Neighbours | None:
+    """The neighbours in `out`, if they are of the same data, regions and settings."""
+    if not (out / "manifest.json").is_file():
+        return None
+    known = open_neighbours(out, prepared)
+    return known if made_from.items() <= known.manifest.items() else None
 
 
 def train_embedding(
@@ -222,7 +240,16 @@ def _search(
         mine = contexts.of_caption[np.arange(*_bounds(prepared, image))]
         own.append(np.unique(mine[mine >= 0]))
     with bar("Neighbours", len(images), "pictures") as advance:
-        return nearest(pictures, vectors, own, settings.k, slots=contexts.slots, room=room, advance=advance)
+        return nearest(
+            pictures,
+            vectors,
+            own,
+            settings.k,
+            slots=contexts.slots,
+            room=room,
+            engine=settings.engine,
+            advance=advance,
+        )
 
 
 def _bounds(prepared: Prepared, image: int) -> tuple[int, int]:

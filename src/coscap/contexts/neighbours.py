@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -53,6 +54,12 @@ def distinct_contexts(
     return Contexts(np.array(representative, np.int64), of_caption, np.array(slots, np.int64)), dropped
 
 
+class Look(Protocol):
+    """The best `depth` contexts of each picture: cosines, falling, and numbers, both (b, depth)."""
+
+    def __call__(self, pictures: Tensor, depth: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]: ...
+
+
 def nearest(
     pictures: Tensor,
     contexts: Tensor,
@@ -62,6 +69,7 @@ def nearest(
     slots: NDArray[np.int64],
     room: NDArray[np.int64],
     block: int = 256,
+    engine: str = "torch",
     advance: Callable[[int], None] = lambda done: None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """The k nearest contexts of each picture as (I, k) numbers (-1 where there are fewer) and cosines.
@@ -71,40 +79,48 @@ def nearest(
     """
     numbers = np.full((len(pictures), k), -1, np.int64)
     scores = np.zeros((len(pictures), k), np.float32)
+    look = _by_faiss(contexts) if engine == "faiss" else _by_products(contexts, block)
+    for start in range(0, len(pictures), block):
+        stop = min(start + block, len(pictures))
+        rows = np.arange(start, stop)
+        depth = min(8 * k, len(contexts))
+        while len(rows):  # deeper only where it must
+            values, found = look(pictures[torch.from_numpy(rows)], depth)
+            fits = slots[found] <= room[rows, None]  # (b, depth)
+            for i, row in enumerate(rows.tolist()):
+                fits[i] &= ~np.isin(found[i], own[row])
+            enough = (fits.sum(1) >= k) | (depth == len(contexts))
+            for i in np.flatnonzero(enough).tolist():
+                kept = np.flatnonzero(fits[i])[:k]
+                numbers[rows[i], : len(kept)] = found[i, kept]
+                scores[rows[i], : len(kept)] = values[i, kept]
+            rows, depth = rows[~enough], min(8 * depth, len(contexts))
+        advance(stop - start)
+    return numbers, scores
+
+
+def _by_products(contexts: Tensor, block: int) -> Look:
+    """Exact search: one matrix product for a block of pictures, into memory that is used again."""
     transposed = contexts.T.contiguous()  # (W, U)
     buffer = torch.empty(block, len(contexts), device=contexts.device)
-    for start in range(0, len(pictures), block):
-        rows = pictures[start : start + block]
-        stop = start + len(rows)
-        products = torch.mm(rows, transposed, out=buffer[: len(rows)])  # (b, U)
-        products[_positions(own[start:stop])] = -torch.inf
-        numbers[start:stop], scores[start:stop] = _best(products, slots, room[start:stop], k)
-        advance(len(rows))
-    return numbers, scores
+
+    def look(pictures: Tensor, depth: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        products = torch.mm(pictures, transposed, out=buffer[: len(pictures)])  # (b, U)
+        values, found = products.topk(depth)
+        return values.cpu().numpy(), found.cpu().numpy()
+
+    return look
 
 
-def _positions(own: list[NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
-    rows = np.repeat(np.arange(len(own)), [len(mine) for mine in own])
-    columns = np.concatenate([*own, np.zeros(0, np.int64)])
-    return torch.from_numpy(rows), torch.from_numpy(columns)
+def _by_faiss(contexts: Tensor) -> Look:
+    """The same by faiss's flat index, which is exact too."""
+    import faiss
 
+    index = faiss.IndexFlatIP(contexts.shape[1])
+    index.add(contexts.cpu().numpy())
 
-def _best(
-    products: Tensor, slots: NDArray[np.int64], room: NDArray[np.int64], k: int
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The k best of each row among contexts with at most room[row] slots; looks deeper only where it must."""
-    numbers = np.full((len(products), k), -1, np.int64)
-    scores = np.zeros((len(products), k), np.float32)
-    open_rows, depth = np.arange(len(products)), 8 * k
-    while len(open_rows):
-        depth = min(depth, products.shape[1])
-        rows = products if len(open_rows) == len(products) else products[torch.from_numpy(open_rows)]
-        values, found = (part.cpu().numpy() for part in rows.topk(depth))
-        fits = (slots[found] <= room[open_rows, None]) & (values > -np.inf)  # (b, depth)
-        enough = (fits.sum(1) >= k) | (depth == products.shape[1])
-        for row in np.flatnonzero(enough):
-            kept = np.flatnonzero(fits[row])[:k]
-            numbers[open_rows[row], : len(kept)] = found[row, kept]
-            scores[open_rows[row], : len(kept)] = values[row, kept]
-        open_rows, depth = open_rows[~enough], depth * 8
-    return numbers, scores
+    def look(pictures: Tensor, depth: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        values, found = index.search(pictures.cpu().numpy(), depth)
+        return values, found
+
+    return look
