@@ -114,6 +114,14 @@ def test_skip_bad_goes_on_and_counts(
     assert {kind: told["items"] for kind, told in skipped.items()} == {"unknown image": 1, "empty caption": 1}
 
 
+def test_ids_of_no_picture_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, ids = write(tmp_path / "c.json", coco_document()), write(tmp_path / "ids.json", [3, 77, 78])
+    assert run("coco", file, "--test-ids", ids, "--out", tmp_path / "d", monkeypatch=monkeypatch) == 0
+    assert "2 of the 3 image ids in" in capsys.readouterr().err
+
+
 def test_help_needs_no_heavy_library() -> None:
     code = (
         "import sys; from typer.testing import CliRunner; from coscap.cli.main import app;"

@@ -266,6 +266,8 @@ def _make(
     prepare(source, choice, out, options, troubles)
     summary(open_prepared(out), Console())
     _note_ids(source, out)
+    for path in (told["test_ids"], told["validation_ids"], *(told["exclude_ids"] or ())):
+        _note_unknown(path, {one.id for one in source.pictures})
 
 
 def _vocabulary_file(given: Path | None) -> str | None:
@@ -286,5 +288,19 @@ def _note_ids(source: "Source", out: Path) -> None:
             f"note: {len(other):,} of {len(source.pictures):,} pictures have an id that is not that of their file "
             f"name (first: {other[0].id}, {other[0].name}); make their regions with "
             f"`coscap features PICTURES --data {out} --out regions.h5`.",
+            err=True,
+        )
+
+
+def _note_unknown(path: Path | None, known: set[int]) -> None:
+    """Say how many of the ids in a file name no picture: a few may be wanted, most are a mistake."""
+    from coscap.data.splits import read_ids
+
+    ids = read_ids(path) if path else []
+    unknown = [image_id for image_id in ids if image_id not in known]
+    if unknown:
+        typer.echo(
+            f"note: {len(unknown):,} of the {len(ids):,} image ids in {path} are not in the data set (the first is "
+            f"{unknown[0]}); they are left out.",
             err=True,
         )
