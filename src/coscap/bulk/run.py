@@ -84,8 +84,11 @@ def made_by(job: Job) -> dict[str, Any]:
 
 @contextmanager
 def _ray(address: str | None, processes: int) -> Iterator[tuple[Any, int]]:
-    """Ray, on this machine or a cluster, and its number of cores."""
+    """Ray, on this machine or a cluster, and its number of cores. A program's own Ray is used and left running."""
     ray = _import_ray()
+    if ray.is_initialized() and address is None:
+        yield ray, int(ray.cluster_resources().get("CPU", 1))
+        return
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="coscap-ray-", ignore_cleanup_errors=True) as folder:
         if address is None:
@@ -113,7 +116,7 @@ def _connect(ray: Any, address: str, tries: int = 3, **options: Any) -> None:
     """Ray gives its own processes half a minute to start; a busy machine may need another."""
     for left in reversed(range(tries)):
         try:
-            ray.init(address, log_to_driver=False, logging_level="error", **options)
+            ray.init(address, log_to_driver=False, logging_level="critical", **options)
             return
         except Exception as error:  # Ray raises plain ones, too
             ray.shutdown()
