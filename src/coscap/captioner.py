@@ -62,7 +62,10 @@ class PhotoCaption:
 
     def to_json(self) -> dict[str, Any]:
         words = [{"word": word.word, "box": list(word.box), "weight": word.weight} for word in self.words]
-        return {"text": self.text, "log_probability": self.log_probability, "words": words}
+        told = {"text": self.text, "log_probability": self.log_probability, "words": words}
+        return (
+            told if self.found.satisfied else {**told, "satisfied": False}
+        )  # the search could not meet a wish
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,10 @@ def _show(result: "PhotoCaptions") -> None:
     shown.add_column(justify="right", style="dim")
     shown.add_column()
     for caption in result.captions:
-        shown.add_row(f"{caption.log_probability:.1f}", Text(caption.text))
+        row = Text(caption.text)
+        if not caption.found.satisfied:
+            row.append("  (without what was asked for)", style="dim")
+        shown.add_row(f"{caption.log_probability:.1f}", row)
     console = Console()
     console.print(Text(result.photo, style="bold"))
     console.print(shown)

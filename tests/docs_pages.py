@@ -1,0 +1,123 @@
+"""Reading the documentation as a program: fenced blocks, the commands in them, inline code, links.
+
+Conventions of the pages:
+  ```sh        commands, one a line; a backslash goes on, `# ...` is a remark
+  ```python    a program; the blocks of a page share their names
+  <!-- not run: REASON -->   right before a block: it is checked (verbs, options, syntax, files) and not run
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+GUIDE = [
+    ROOT / "docs" / "guide" / f"{name}.md"
+    for name in ("first-captions", "own-data", "training", "evaluation", "novel-objects", "scale")
+]
+PROGRAMS = ("coscap", "pip", "python", "make", "curl")
+_FENCE = re.compile(r"^```(\w*)\s*$")
+_REASON = re.compile(r"^<!-- not run: (.+) -->$")
+
+
+@dataclass(frozen=True)
+class Block:
+    page: Path
+    line: int
+    language: str
+    text: str
+    reason: str | None  # why it is not run
+
+    @property
+    def place(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Command:
+    place: str
+    line: str
+    words: tuple[str, ...]  # without redirections and settings of the environment
+    environment: dict[str, str]
+    output: str | None
+    shell: bool  # a pipe or a list: only a shell can run it
+
+    @property
+    def program(self) -> str:
+        return self.words[0]
+
+
+def pages() -> list[Path]:
+    """README, the guide in its order, then everything else."""
+    rest = sorted(path for path in (ROOT / "docs").rglob("*.md") if path not in GUIDE)
+    return [ROOT / "README.md", *GUIDE, *rest, ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md"]
+
+
+def blocks(page: Path) -> list[Block]:
+    found: list[Block] = []
+    reason, start, language, inside = None, 0, "", []
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
+        fence = _FENCE.match(line)
+        if start and line.startswith("```"):
+            found.append(Block(page, start, language, "\n".join(inside), reason))
+            start, reason = 0, None
+        elif start:
+            inside.append(line)
+        elif fence:
+            start, language, inside = number, fence.group(1), []
+        elif told := _REASON.match(line.strip()):
+            reason = told.group(1)
+        elif line.strip():
+            reason = None  # it belongs to the very next block
+    assert not start, f"{page}: the block of line {start} has no end"
+    return found
+
+
+def commands(block: Block) -> Iterator[Command]:
+    text = re.sub(r"\\\n\s*", " ", block.text)
+    for line in text.splitlines():
+        command = read_command(block.place, line)
+        if command is not None:
+            yield command
+
+
+def read_command(place: str, line: str) -> Command | None:
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="<>|&;")
+    lexer.whitespace_split = True
+    tokens, words, environment, output, shell = list(lexer), [], {}, None, False
+    while tokens:
+        token = tokens.pop(0)
+        if token == ">":
+            output = tokens.pop(0)
+        elif set(token) & set("<>|&;") and not set(token) - set("<>|&;"):
+            shell = True
+        elif not words and re.fullmatch(r"[A-Z_]+=.*", token):
+            name, _, value = token.partition("=")
+            environment[name] = value
+        else:
+            words.append(token)
+    return Command(place, line, tuple(words), environment, output, shell) if words else None
+
+
+def prose(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+def inline_commands(page: Path) -> Iterator[str]:
+    """Inline code that begins with `coscap `."""
+    for code in re.findall(r"`(coscap [^`]+)`", prose(page)):
+        yield " ".join(code.split())
+
+
+def links(page: Path) -> Iterator[str]:
+    """Links and pictures that lie in the repository."""
+    found = re.findall(r"\]\(([^)\s]+)\)", prose(page)) + re.findall(r'src="([^"]+)"', prose(page))
+    yield from (link for link in found if not re.match(r"[a-z]+:", link))
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", prose(page), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
