@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from coscap.captioner import PhotoCaptions
+    from coscap.captioner import PhotoCaptions, Word
 
 LARGEST_SIDE = 900  # pixels; a page of many photographs stays small enough to mail
 
@@ -36,12 +36,12 @@ def _figure(result: "PhotoCaptions", picture: "Image") -> str:
     )
 
 
-def _words(words: Sequence[object]) -> str:
+def _words(words: Sequence["Word"]) -> str:
     spans = []
     for word in words:
-        box = html.escape(json.dumps([round(side, 4) for side in word.box]))  # type: ignore[attr-defined]
-        weight = f"{word.weight:.2f}"  # type: ignore[attr-defined]
-        text = html.escape(word.word)  # type: ignore[attr-defined]
+        box = html.escape(json.dumps([round(side, 4) for side in word.box]))
+        weight = f"{word.weight:.2f}"
+        text = html.escape(word.word)
         spans.append(f'<span tabindex="0" data-box="{box}" data-weight="{weight}">{text}</span>')
     return " ".join(spans)
 

@@ -43,6 +43,7 @@ def serve(
     max_n: Annotated[int, typer.Option(min=1, max=100, help="Captions of a photograph.")] = 20,
     max_waiting: Annotated[int, typer.Option(min=1, help="Requests under way at once.")] = 128,
     batch: Annotated[int, typer.Option(min=1, help="Photographs that are captioned together.")] = 16,
+    voices: Annotated[int, typer.Option(min=1, help="Such batches in work at once.")] = 2,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until a request is given up.")] = 60.0,
     device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
     study: Annotated[
@@ -86,5 +87,6 @@ def serve(
         seconds=timeout,
         waiting=max_waiting,
         batch=batch,
+        voices=voices,
     )
     run(model, device, limits, address)

@@ -10,7 +10,7 @@ NAME_LENGTH = 200  # characters of a photograph's name that are given back
 
 @dataclass(frozen=True)
 class Limits:
-    """Each of them is an option of `coscap serve`."""
+    """Most of them are options of `coscap serve`."""
 
     photos: int = 16
     """Photographs in a request."""
@@ -26,6 +26,8 @@ class Limits:
     """Requests that are read, wait or are in work at once."""
     batch: int = 16
     """Photographs that are captioned together."""
+    voices: int = 2
+    """Such batches at once; the processors share them better than one batch's multiplications."""
     kept: int = 512
     """Photographs whose captions can still be varied."""
     kept_seconds: float = 3600.0

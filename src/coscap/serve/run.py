@@ -33,9 +33,9 @@ def run(model: str, device: str, limits: Limits, address: Address) -> None:
 
     from coscap.captioner import Captioner
 
-    # One core is left to the thread that looks at photographs: threads that wait for each other at every
-    # multiplication are slow as soon as one of them has to wait for its core.
-    torch.set_num_threads(max(1, torch.get_num_threads() - 1))
+    # The voices share the cores: threads that wait for each other at every multiplication are slow as soon as one
+    # of them has to wait for its core.
+    torch.set_num_threads(max(1, torch.get_num_threads() // limits.voices))
     # Otherwise every broken body is a line in the log.
     logging.getLogger("python_multipart").setLevel(logging.ERROR)
 

@@ -1,10 +1,10 @@
-"""Two threads between the requests and the captioner; each takes what waits, so requests are batched together.
+"""Threads between the requests and the captioner; each takes what waits, so requests are batched together.
 
-    request ─▶ eyes: decode, find regions ─▶ voice: write captions ─▶ the request's future
-               up to detector.batch photos    up to `batch` photos
+    request ─▶ eyes: decode, find regions ─▶ voices: write captions ─▶ the request's future
+               up to detector.batch photos    up to `batch` photos each
 
-While the voice writes the captions of one batch, the eyes look at the next. Nobody waits for company: a batch is
-what has gathered while the thread was busy. Company does not change a photograph's captions.
+While the voices write the captions of their batches, the eyes look at the next. Nobody waits for company: a batch is
+what has gathered while the threads were busy. Company does not change a photograph's captions.
 """
 
 import logging
@@ -77,7 +77,7 @@ class Worker:
         self._limits = limits
         self._on_batch = on_batch or (lambda stage, photos: None)
         self._eyes = Stage[CaptionJob]("eyes", self._see, captioner.detector.batch)
-        self._voice = Stage[CaptionJob | VaryJob]("voice", self._say, limits.batch)
+        self._voice = Stage[CaptionJob | VaryJob]("voice", self._say, limits.batch, limits.voices)
 
     def caption(self, uploads: Sequence[Upload], wish: Wish) -> "Future[list[PhotoCaptions]]":
         job = CaptionJob(uploads, wish)
@@ -160,16 +160,20 @@ class Worker:
 
 
 class Stage(Generic[J]):
-    """A thread that takes the jobs that wait, some together, in their order."""
+    """Threads that take the jobs that wait, some together, in their order."""
 
-    def __init__(self, name: str, handle: Callable[[list[J]], None], most: int) -> None:
+    def __init__(self, name: str, handle: Callable[[list[J]], None], most: int, threads: int = 1) -> None:
         self._handle = handle
         self._most = most  # photographs taken together, unless one job alone has more
         self._jobs: deque[J] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name=f"coscap-{name}", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._run, name=f"coscap-{name}-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def put(self, job: J) -> None:
         with self._changed:
@@ -181,8 +185,9 @@ class Stage(Generic[J]):
     def close(self) -> None:
         with self._changed:
             self._closed = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     def _run(self) -> None:
         while jobs := self._take():
