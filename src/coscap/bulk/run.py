@@ -92,8 +92,14 @@ def _ray(address: str | None, processes: int) -> Iterator[tuple[Any, int]]:
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="coscap-ray-", ignore_cleanup_errors=True) as folder:
         if address is None:
-            local = {"num_cpus": max(cores, processes), "include_dashboard": False, "_temp_dir": folder}
-            _connect(ray, "local", object_store_memory=STORE, **local)
+            _connect(
+                ray,
+                "local",
+                num_cpus=max(cores, processes),
+                include_dashboard=False,
+                object_store_memory=STORE,
+                _temp_dir=folder,
+            )
         else:
             _connect(ray, address)
             cores = int(ray.cluster_resources().get("CPU", 1))

@@ -1,0 +1,60 @@
+"""Caption a photograph with onnxruntime, numpy and pillow alone: no coscap, no torch.
+
+coscap export shipped --onnx captioner-onnx
+python examples/onnx_caption.py captioner-onnx examples/cat.jpg
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from PIL import Image, ImageOps
+
+
+def squash(photo, side):
+    """The photograph, upright, as a square of bytes."""
+    image = Image.open(photo)
+    image.draft("RGB", (768, 768))
+    image = ImageOps.exif_transpose(image).convert("RGB")
+    how = Image.Resampling.BILINEAR if min(image.size) >= side else Image.Resampling.BICUBIC
+    return np.asarray(image.resize((side, side), how, reducing_gap=3.0))[None]
+
+
+def caption(folder, photo, draws, noise, longest=20):
+    """As many captions as draws; noise(step, name, shape) moves the latents away from their means."""
+    manifest = json.loads(Path(folder, "manifest.json").read_text())
+    units = json.loads(Path(folder, "vocabulary.json").read_text())["units"]
+    sessions = {path.stem: onnxruntime.InferenceSession(path) for path in Path(folder).glob("*.onnx")}
+    feed = {name: np.zeros((draws, width), np.float32) for name, width in manifest["states"].items()}
+
+    def run(name, **given):
+        """Inputs come from what is known so far, outputs join it; next_h is the h of the next word."""
+        feed.update(given)
+        session = sessions[name]
+        values = session.run(None, {port.name: feed[port.name] for port in session.get_inputs()})
+        names = (port.name.removeprefix("next_") for port in session.get_outputs())
+        feed.update(zip(names, values, strict=True))
+
+    run("picodet-s", picture=squash(photo, 384))
+    run("pplcnetv2", picture=squash(photo, 256))
+    run("regions")
+    run("start")
+    end, said = manifest["tokens"]["end"], []
+    feed |= {"temperatures": np.ones(2, np.float32), "owners": np.zeros(draws, np.int64)}
+    feed["tokens"] = np.full(draws, manifest["tokens"]["start"])
+    for step in range(longest):
+        drawn = {name: noise(step, name, (draws, width)) for name, width in manifest["noise"].items()}
+        run("priors", **drawn)
+        run("decoder")
+        feed["tokens"] = feed["log_probabilities"].argmax(1)
+        said.append(feed["tokens"])
+    rows = [[*row, end] for row in np.stack(said, axis=1)]
+    return [" ".join(units[word] for word in row[: row.index(end)]) for row in rows]
+
+
+if __name__ == "__main__":
+    random = np.random.default_rng(0)
+    told = caption(*sys.argv[1:3], 5, lambda step, name, shape: random.standard_normal(shape, np.float32))
+    print(*told, sep="\n")

@@ -1,0 +1,1 @@
+"""A captioner as ONNX graphs, for programs without torch."""

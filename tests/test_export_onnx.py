@@ -1,0 +1,161 @@
+"""`coscap export`: graphs that give what torch gives, and a program without torch that captions with them."""
+
+import json
+import re
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from coscap import Captioner
+from coscap.cli.main import app
+from coscap.data.collate import region_batch
+from coscap.errors import UserError
+from coscap.export import onnx as exporting
+from coscap.export.graphs import graphs_of
+from coscap.export.onnx import Graphs, largest_difference, write_graph
+from coscap.models import Pretrained, build_model, preset
+from coscap.models.noise import normals, row_keys
+from coscap.search import SearchSettings, search
+from coscap.text import Vocabulary
+from coscap.vision.pictures import open_picture
+from tiny_captioner import WORDS
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.jpg"))
+SIZES = dict(
+    vocabulary=30, region_width=12, classes=4, word_width=8, attention_lstm=8, language_lstm=8, attention_width=6,
+    context_posterior=6, object_posterior=6, context_prior=8, object_prior=6, context_latent=4, object_latent=4,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped captioner, exported by the command."""
+    folder = tmp_path_factory.mktemp("export") / "onnx"
+    done = CliRunner().invoke(app, ["export", "shipped", "--onnx", str(folder)], catch_exceptions=False)
+    assert done.exit_code == 0
+    told = re.search(r"largest difference is (\S+)", done.stdout)
+    assert told and float(told[1]) < 1e-4
+    return folder
+
+
+@pytest.fixture(scope="module")
+def captioner() -> Captioner:
+    return Captioner.from_pretrained()
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    spec = spec_from_file_location("onnx_caption", ROOT / "examples" / "onnx_caption.py")
+    assert spec and spec.loader
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_folder_is_complete_and_described(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    written = {path.name for path in folder.iterdir()} - {"manifest.json"}
+    assert written == set(manifest["sha256"])
+    assert set(manifest["graphs"]) == {"regions", "start", "priors", "decoder"}
+    assert manifest["noise"] == {"context_noise": 32, "object_noise": 32}
+    assert len(Vocabulary.load(folder / "vocabulary.json")) == 12186
+
+
+def test_example_gives_the_captions_of_the_means(
+    folder: Path, captioner: Captioner, example: ModuleType
+) -> None:
+    plain = SearchSettings(temperature=0.0)
+    for result in captioner(EXAMPLES, n=1, settings=plain):
+        said = example.caption(folder, result.photo, 1, lambda step, name, shape: np.zeros(shape, np.float32))
+        assert said == [result.captions[0].text]
+
+
+def test_example_gives_the_captions_of_the_same_draws(
+    folder: Path, captioner: Captioner, example: ModuleType
+) -> None:
+    for photo in EXAMPLES[:3]:
+        picture = open_picture(photo, least_side=captioner.detector.least_side)
+        batch = region_batch(captioner.detector.regions([picture]))
+        ours = search(captioner.model, batch, captioner.vocabulary, 4, SearchSettings(seed=5))[0]
+        keys = row_keys(5, batch.keys, 4)
+
+        def noise(step: int, name: str, shape: tuple[int, int], keys=keys):  # type: ignore[no-untyped-def]
+            return normals(keys, {"context_noise": 1, "object_noise": 2}[name], step, shape[1]).numpy()
+
+        assert example.caption(folder, photo, 4, noise) == [caption.text for caption in ours]
+
+
+def test_example_is_short_and_needs_neither_coscap_nor_torch(folder: Path) -> None:
+    script = ROOT / "examples" / "onnx_caption.py"
+    assert len(script.read_text().splitlines()) <= 60
+    code = (
+        "import runpy, sys; sys.modules['torch'] = sys.modules['coscap'] = None; "
+        f"sys.argv = ['onnx_caption.py', {str(folder)!r}, {str(EXAMPLES[0])!r}]; "
+        f"runpy.run_path({str(script)!r}, run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) == 5
+
+
+def test_regions_are_those_of_the_detector(
+    folder: Path, captioner: Captioner, example: ModuleType, tmp_path: Path
+) -> None:
+    Image.new("RGB", (300, 200), "white").save(tmp_path / "nothing.png")
+    graphs = Graphs(folder, ("picodet-s", "pplcnetv2", "regions"))
+    for photo in (*EXAMPLES, tmp_path / "nothing.png"):
+        feed = {}
+        for name, side in (("picodet-s", 384), ("pplcnetv2", 256)):
+            feed["picture"] = example.squash(photo, side)
+            graphs.run(name, feed)
+        graphs.run("regions", feed)
+        seen = feed["mask"][0]
+        (regions,) = captioner.detector.regions(
+            [open_picture(photo, least_side=captioner.detector.least_side)]
+        )
+        assert feed["labels"][0, seen].tolist() == regions.labels.tolist()
+        np.testing.assert_allclose(feed["boxes"][0, seen], regions.boxes, atol=1e-5)
+        np.testing.assert_allclose(feed["scores"][0, seen], regions.scores, atol=1e-5)
+        np.testing.assert_allclose(feed["features"][0, seen], regions.features, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("seq_cvae", {"temperature_mode": "power", "decoder_word_width": 0, "grid": False}),
+        ("updown", {"mean_over": "detections", "geometry": True}),
+        (
+            "cos_cvae",
+            {"object_prior_sees": "previous", "object_latent_to": ("language",), "mean_over": "grid"},
+        ),
+    ],
+)
+def test_every_kind_of_model(kind: str, settings: dict, tmp_path: Path) -> None:
+    model = build_model(preset("paper", kind=kind, **{**SIZES, "decoder_word_width": 8, **settings})).eval()
+    for graph in graphs_of(model):
+        write_graph(graph, tmp_path / f"{graph.name}.onnx")
+    assert (tmp_path / "priors.onnx").exists() == (kind != "updown")
+    assert largest_difference(model, tmp_path) < 1e-5
+
+
+def test_what_differs_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = Vocabulary.build([WORDS], minimum=1)
+    model = build_model(preset("paper", kind="updown", **{**SIZES, "vocabulary": len(vocabulary)}))
+    pretrained = Pretrained("made", model, vocabulary, None, None, {})
+    monkeypatch.setattr(exporting, "write_graph", lambda graph, path: path.write_bytes(b""))
+    monkeypatch.setattr(exporting, "largest_difference", lambda model, folder: 0.5)
+    with pytest.raises(UserError, match=r"was not written: its graphs differ from torch by 5.0e-01"):
+        exporting.export(pretrained, tmp_path / "onnx")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="holds other files"):
+        exporting.export(pretrained, tmp_path)
+    with pytest.raises(UserError, match="is a file"):
+        exporting.export(pretrained, tmp_path / "notes.txt")
