@@ -8,10 +8,12 @@ import typer
 from coscap import __version__
 from coscap.cli import (
     analyse,
+    bulk,
     caption,
     contexts,
     data,
     evaluate,
+    export,
     features,
     report,
     rerank,
@@ -57,6 +59,8 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("report")(report.report)
 app.command("analyse")(analyse.analyse)
 app.command("serve")(serve.serve)
+app.command("bulk")(bulk.bulk)
+app.command("export")(export.export)
 
 
 # The error of a command line that is not as it must be: click's, or that of the click inside typer.
