@@ -12,7 +12,7 @@ from coscap.analysis.run import _photographs
 from coscap.analysis.steer import CONTEXT, OBJECTS, Writer
 from coscap.analysis.swap import swap, take
 from coscap.analysis.traverse import Activity, between, move, turn
-from coscap.analysis.variance import _tf_idf, shares, two_way, write_grid
+from coscap.analysis.variance import Table, shares, tf_idf, two_way, write_grid
 from coscap.cli.main import app
 from coscap.data import open_prepared
 from coscap.data.batch import RegionBatch
@@ -114,7 +114,7 @@ def test_the_parts_of_a_variance_are_found_without_bias() -> None:
         tables.append(a + b + np.sqrt(2) * chance.normal(size=(4, 4, 3)) + 5 * chance.normal(size=3))
     mean = np.mean([two_way(table) for table in tables], axis=0)
     assert mean == pytest.approx([12, 3, 6], rel=0.05)
-    found = shares(tables[:400], rounds=200)
+    found = shares([Table(np.arange(3), table) for table in tables[:400]], rounds=200)
     assert found.within["context"][0] == pytest.approx(12 / 21, abs=0.05)
     assert found.picture[0] == pytest.approx(75 / 96, abs=0.03)
     for value, low, high in (*found.within.values(), found.picture):
@@ -136,10 +136,10 @@ def test_the_vector_of_a_caption_is_ciders() -> None:
         ["a cat sleeps", "the cat on a bed"],
     ]
     captions = ["a dog on grass", "a dog runs on grass"]
-    (table,) = _tf_idf([captions], documents)
+    ((_, table),) = tf_idf([captions], documents)
     references = [[captions[1]], *documents[1:]]
     # document frequencies must be the same, so the reference stands in for its own document
-    (again,) = _tf_idf([captions], references)
+    ((_, again),) = tf_idf([captions], references)
     _, each = cider_plain([captions[0], "a red bus", "a cat"], references)
     assert 10 * float(again[0] @ again[1]) == pytest.approx(each[0], rel=1e-5)
     assert float(table[0] @ table[0]) == pytest.approx(1, rel=1e-5)

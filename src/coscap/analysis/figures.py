@@ -62,8 +62,7 @@ def swap_grid(
     with plot.rc_context(STYLE):
         rule = Sheet(plot, 1, 1, objects)
         rows = [
-            max(small, rule.high(source.units, own), *(rule.high(c.units, width) for c in captions))
-            + 0.24
+            max(small, rule.high(source.units, own), *(rule.high(c.units, width) for c in captions)) + 0.24
             for source, captions in zip(sources, grid, strict=True)
         ]
         sheet = Sheet(plot, left + len(photos) * (side + gap), top + side + 0.2 + sum(rows), objects)

@@ -29,6 +29,14 @@ PARTS = ("context", "objects", "both")  # z^m alone, z^o alone, only together
 
 
 @dataclass(frozen=True)
+class Table:
+    """What stands for the K x K captions of one picture, in those columns that its captions have at all."""
+
+    columns: NDArray[np.int64]  # (D,) numbers that mean the same for every picture
+    values: Floats  # (K, K, D)
+
+
+@dataclass(frozen=True)
 class Shares:
     """Shares of a variance with 95 % intervals (bootstrap over pictures)."""
 
@@ -57,22 +65,21 @@ def two_way(table: Floats) -> Floats:
     return np.array([(of_rows - of_rest) / count, (of_columns - of_rest) / count, of_rest])
 
 
-def shares(tables: Sequence[Floats], seed: int = 0, rounds: int = 2000) -> Shares:
-    """Of many pictures; tables: (K, K, D) each, with D the same for all."""
-    parts = np.array([two_way(table) for table in tables])  # (P, 3)
-    means = np.array([table.mean(axis=(0, 1)) for table in tables])  # (P, D)
-    products = means @ means.T  # (P, P), so that the bootstrap needs no D
-    count = len(tables[0])
+def shares(tables: Sequence[Table], seed: int = 0, rounds: int = 2000) -> Shares:
+    """Of many pictures."""
+    parts = np.array([two_way(table.values) for table in tables])  # (P, 3)
+    means = np.zeros((len(tables), 1 + max(int(table.columns.max(initial=0)) for table in tables)))
+    for mean, table in zip(means, tables, strict=True):
+        mean[table.columns] = table.values.mean(axis=(0, 1))
+    products = means @ means.T  # (P, P), so that the bootstrap needs no columns
+    count = len(tables[0].values)
     chance = np.random.default_rng(seed)
     drawn = [chance.integers(0, len(parts), len(parts)) for _ in range(rounds)]
     found = np.array([_shares(parts[which], products[np.ix_(which, which)], count) for which in drawn])
     low, high = np.percentile(found, (2.5, 97.5), axis=0)
     told = _shares(parts, products, count)
-    triples = [tuple(map(float, each)) for each in zip(told, low, high, strict=True)]
-    return Shares(
-        {name: (one[0], one[1], one[2]) for name, one in zip(PARTS, triples[:3], strict=True)},
-        (triples[3][0], triples[3][1], triples[3][2]),
-    )
+    triples = [(float(a), float(b), float(c)) for a, b, c in zip(told, low, high, strict=True)]
+    return Shares(dict(zip(PARTS, triples[:3], strict=True)), triples[3])
 
 
 def _shares(parts: Floats, products: Floats, count: int) -> Floats:
@@ -83,13 +90,15 @@ def _shares(parts: Floats, products: Floats, count: int) -> Floats:
     between -= (mean[0] + mean[1]) / count + mean[2] / count**2  # the means are of finitely many noises
     inside = mean.sum()
     whole = between + inside
-    return np.array([*(mean / (inside or 1.0)), between / (whole or 1.0)])  # captions that never differ: all 0
+    return np.array(
+        [*(mean / (inside or 1.0)), between / (whole or 1.0)]
+    )  # captions that never differ: all 0
 
 
 def embeddings(
     grids: Sequence[Sequence[Caption]], count: int, objects: ObjectClasses, documents: Sequence[Sequence[str]]
-) -> dict[str, list[Floats]]:
-    """What stands for a caption, four ways; each a list of (K, K, D), one a picture.
+) -> dict[str, list[Table]]:
+    """What stands for a caption, four ways; a table a picture.
 
     context   its words and pairs of words with slots in place of objects, present or not, scaled to length 1
     objects   the classes of the objects that it names, present or not, scaled to length 1
@@ -97,60 +106,67 @@ def embeddings(
     looks     how its attention is spread over the picture's regions, mean over its words
     """
     splits = [[split(" ".join(c.units).split(" "), objects) for c in grid] for grid in grids]
-    contexts = [[_grams(each.context) for each in row] for row in splits]
-    named = [[set(each.classes) for each in row] for row in splits]
-    most = max(caption.attention.shape[1] for grid in grids for caption in grid)
-    looks = [np.array([_look(caption, most) for caption in grid]) for grid in grids]
     found = {
-        "context": _presence(contexts),
-        "objects": _presence(named),
-        "caption": _tf_idf([[caption.text for caption in grid] for grid in grids], documents),
-        "looks": looks,
+        "context": _presence([[_grams(each.context) for each in row] for row in splits]),
+        "objects": _presence([[set(each.classes) for each in row] for row in splits]),
+        "caption": tf_idf([[caption.text for caption in grid] for grid in grids], documents),
+        "looks": [_looks(grid) for grid in grids],
     }
-    return {name: [table.reshape(count, count, -1) for table in tables] for name, tables in found.items()}
+    return {
+        name: [Table(columns, values.reshape(count, count, -1)) for columns, values in tables]
+        for name, tables in found.items()
+    }
+
+
+Flat = tuple[NDArray[np.int64], Floats]  # columns (D,), values (captions, D)
 
 
 def _grams(words: Sequence[str]) -> set[Any]:
     return {tuple(words[i : i + size]) for size in (1, 2) for i in range(len(words) - size + 1)}
 
 
-def _look(caption: Caption, width: int) -> Floats:
-    mean = caption.attention.mean(axis=0) if len(caption.attention) else np.zeros(0)
-    return np.pad(mean.astype(np.float64), (0, width - len(mean)))
+def _looks(grid: Sequence[Caption]) -> Flat:
+    most = max(caption.attention.shape[1] for caption in grid)
+    values = np.zeros((len(grid), most))
+    for line, caption in zip(values, grid, strict=True):
+        if len(caption.attention):
+            line[: caption.attention.shape[1]] = caption.attention.mean(axis=0)
+    return np.arange(most), values
 
 
-def _presence(rows: Sequence[Sequence[set[Any]]]) -> list[Floats]:
-    names = {name: at for at, name in enumerate(sorted(set().union(*(each for row in rows for each in row))))}
+def _presence(rows: Sequence[Sequence[set[Any]]]) -> list[Flat]:
+    numbers: dict[Any, int] = {}
     tables = []
     for row in rows:
-        table = np.zeros((len(row), max(1, len(names))), np.float32)
-        for line, each in zip(table, row, strict=True):
-            line[[names[name] for name in each]] = 1.0 / max(1.0, len(each) ** 0.5)
-        tables.append(table.astype(np.float64) if len(names) < 2000 else table)
+        here = {name: at for at, name in enumerate(sorted(set().union(*row)))}
+        values = np.zeros((len(row), len(here)))
+        for line, each in zip(values, row, strict=True):
+            line[[here[name] for name in each]] = 1.0 / max(1.0, len(each) ** 0.5)
+        columns = np.array([numbers.setdefault(name, len(numbers)) for name in here], np.int64)
+        tables.append((columns, values))
     return tables
 
 
-def _tf_idf(rows: Sequence[Sequence[str]], documents: Sequence[Sequence[str]]) -> list[Floats]:
-    """Over the n-grams that the captions have; the product of two rows is CIDEr's mean cosine over n."""
+def tf_idf(rows: Sequence[Sequence[str]], documents: Sequence[Sequence[str]]) -> list[Flat]:
+    """The product of two lines is CIDEr's mean cosine over n (without the clipping of CIDEr-D)."""
     grams = Grams()
     listed, starts = flat(documents)
     frequency = document_frequency(grams.encode(listed), starts, len(grams))
-    captions, _ = flat(rows)
+    captions, row_starts = flat(rows)
     encoded = grams.encode(captions)
     idf = inverse_frequency(frequency, len(documents), len(grams))
-    used, places = np.unique(encoded.grams[encoded.grams >= 0], return_inverse=True)
-    numbers = np.full(encoded.grams.shape, -1)
-    numbers[encoded.grams >= 0] = places
-    tables, at = [], 0
-    for row in rows:
-        table = np.zeros((len(row), len(used)), np.float32)
-        for line in table:
-            words = numbers[encoded.offsets[at] : encoded.offsets[at + 1]]  # (words, 4)
-            for order in range(words.shape[1]):
-                found, counts = np.unique(words[words[:, order] >= 0, order], return_counts=True)
-                weights = counts * idf[used[found]]
-                length = np.sqrt((weights**2).sum() * words.shape[1])
-                line[found] = weights / length if length > 0 else 0.0
-            at += 1
-        tables.append(table)
+    tables = []
+    for first, last in zip(row_starts[:-1].tolist(), row_starts[1:].tolist(), strict=True):
+        words = encoded.grams[encoded.offsets[first] : encoded.offsets[last]]
+        columns = np.unique(words[words >= 0]).astype(np.int64)
+        values = np.zeros((last - first, len(columns)))
+        for line, caption in zip(values, range(first, last), strict=True):
+            own = encoded.grams[encoded.offsets[caption] : encoded.offsets[caption + 1]]  # (words, 4)
+            for order in range(own.shape[1]):
+                found, counts = np.unique(own[own[:, order] >= 0, order], return_counts=True)
+                weights = counts * idf[found]
+                length = np.sqrt((weights**2).sum() * own.shape[1])
+                if length > 0:
+                    line[np.searchsorted(columns, found)] = weights / length
+        tables.append((columns, values))
     return tables
