@@ -16,7 +16,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from coscap import Captioner
-from coscap.bulk.run import _import_ray
+from coscap.bulk.run import _connect, _import_ray
 from coscap.cli.main import app
 from tiny_captioner import save_tiny_model
 
@@ -27,8 +27,7 @@ N = "2"
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """One local Ray for all tests here; starting it takes longer than they do."""
-    _import_ray()
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="critical")
+    _connect(_import_ray(), "local", num_cpus=2, include_dashboard=False)
     yield ray.get_runtime_context().gcs_address
     ray.shutdown()
 
