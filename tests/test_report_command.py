@@ -63,7 +63,8 @@ def report(world: Path, out: Path, runs: list[str], *more: str) -> str:
 def made(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("results")
     before, sys.argv = sys.argv, ["coscap", "report", str(world / "paired"), "--seeds", "2"]
-    report(world, out, ["pseudo", "paired", "seq", "updown"], "--random", "3")
+    report(world, out, ["pseudo", "paired", "seq", "updown"], "--random", "3", "--goal", "oracle/6/CIDEr=-1",
+           "--goal", "consensus/6/CIDEr=99")  # fmt: skip
     sys.argv = before
     return out
 
@@ -77,6 +78,10 @@ def test_tables_figures_and_numbers_of_every_kind_of_run(made: Path) -> None:
         assert (made / name).stat().st_size > 1000
     assert not (made / "f1-by-samples.png").exists()  # the data is not held-out COCO
     assert "Novel objects" not in page
+    lines = page.splitlines()
+    reached = next(line for line in lines if line.startswith("| `oracle/6/CIDEr` | -1 |"))
+    assert reached.count("✓") == 5
+    assert "✓" not in next(line for line in lines if line.startswith("| `consensus/6/CIDEr` | 99 |"))
     told = json.loads((made / "results.json").read_text())
     assert [each["role"] for each in told["methods"]] == ["pseudo", "paired", "seq_cvae", "beam", "diverse"]
     first = told["methods"][0]
@@ -172,3 +177,5 @@ def test_bad_requests_are_one_sentence(world: Path, tmp_path: Path) -> None:
         report(world, tmp_path, ["paired"], "--split", "test")
     with pytest.raises(UserError, match="needs --random and --pictures"):
         report(world, tmp_path, ["paired"], "--html", str(tmp_path / "x.html"))
+    with pytest.raises(UserError, match="not NAME=NUMBER"):
+        report(world, tmp_path, ["paired"], "--goal", "oracle/20/CIDEr")

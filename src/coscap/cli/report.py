@@ -71,6 +71,14 @@ def report(
             'Example: --note "Pictures of 256 pixels."',
         ),
     ] = None,
+    goal: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--goal",
+            help="A figure of results.json that should at least reach a value; may be repeated. "
+            "Example: --goal oracle/20/CIDEr=1.3.",
+        ),
+    ] = None,
     random: Annotated[
         int,
         typer.Option(
@@ -115,6 +123,7 @@ def report(
 
     if html is not None and (pictures is None or not random):
         raise UserError("--html needs --random and --pictures, the folder of the photographs.")
+    goals = _goals(goal or [])
     options = Options(
         runs=tuple(runs),
         data=data,
@@ -131,7 +140,7 @@ def report(
         device=str(choose_device(device)),
     )
     results = build(options, lambda words: typer.echo(words, err=True))
-    write_report(results, out, note or [], ["coscap", *sys.argv[1:]])
+    write_report(results, out, note or [], ["coscap", *sys.argv[1:]], goals)
     if random:
         drawn = draw_random(results, random, random_split, random_seed)
         write_random(drawn, out / "random.md")
@@ -140,3 +149,16 @@ def report(
     typer.echo(
         f"{out / 'README.md'}: {len(results.found)} methods, {len(results.pictures):,} pictures.", err=True
     )
+
+
+def _goals(given: list[str]) -> dict[str, float]:
+    from coscap.errors import UserError
+
+    found = {}
+    for each in given:
+        name, _, value = each.partition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise UserError(f"--goal {each} is not NAME=NUMBER; write it like oracle/20/CIDEr=1.3.") from None
+    return found

@@ -1,7 +1,7 @@
 """docs/results: README.md with tables, figures and commands; results.json with every number."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,14 @@ MARK = "coscap results 1"
 NOT_RUN = "<!-- not run: it needs the runs and takes hours -->"  # for the tests of the documentation
 
 
-def write_report(results: Results, out: Path, notes: Sequence[str], command: Sequence[str]) -> None:
-    """All files of the report; `notes` are further differences that only the user knows."""
+def write_report(
+    results: Results,
+    out: Path,
+    notes: Sequence[str],
+    command: Sequence[str],
+    goals: Mapping[str, float] | None = None,
+) -> None:
+    """All files of the report; `notes` are further differences that only the user knows, `goals` what was aimed for."""
     budgets, found = results.options.budgets, results.found
     small, large = budgets[0], budgets[-1]
     pictures: dict[str, Path] = {"cider": figures.by_samples(found, budgets, out / "cider-by-samples")}
@@ -26,7 +32,7 @@ def write_report(results: Results, out: Path, notes: Sequence[str], command: Seq
         pictures["f1"] = figures.f1_by_samples(found, out / "f1-by-samples")
     checked = order.checks(found, large)
     write_json(out / "results.json", _json(results, checked, notes, command), indent=1)
-    write_text(out / "README.md", _readme(results, checked, pictures, notes, command))
+    write_text(out / "README.md", _readme(results, checked, pictures, notes, command, goals or {}))
 
 
 def _readme(
@@ -35,6 +41,7 @@ def _readme(
     pictures: dict[str, Path],
     notes: Sequence[str],
     command: Sequence[str],
+    goals: Mapping[str, float],
 ) -> str:
     budgets, found = results.options.budgets, results.found
     large = budgets[-1]
@@ -51,6 +58,8 @@ def _readme(
     ]
     if checked:
         parts += ["## The paper's order", _order_words(checked, many), tables.order(checked, large)]
+    if goals:
+        parts += ["## What was aimed for", tables.goals(found, goals)]
     for n in budgets:
         parts += [f"## Best of {n} captions (oracle)", _beside("oracle") + _ORACLE, tables.oracle(found, n)]
     parts += [_picture(pictures["cider"], "Best CIDEr against the number of captions")]
@@ -81,7 +90,7 @@ _CONSENSUS = (
 _BEST_TEN = "\n\nThe paper draws the same for 20 samples in its figure 3; it prints no numbers for it."
 _DIVERSITY = (
     f" The {KEPT} best different captions after re-ranking; unique is of all samples. The paper does not say "
-    "which of the two mBLEU-4 it took. Its novel captions are of 1,000 pictures, so at most 5,000."
+    "which of the two mBLEU-4 it took. Its novel captions are of 1,000 pictures; their % is of 5,000."
 )
 _OBJECTS = (
     " F1 in % of naming the object in any of n captions where a reference names it (`docs/metrics.md`)."
@@ -96,9 +105,10 @@ def _differences(results: Results, notes: Sequence[str]) -> str:
     recipe, have, asked = results.stores.recipe, len(results.pictures), results.asked
     told = []
     if have < asked:
+        which = "the first ones" if results.options.limit else "those that have regions"
         told.append(
-            f"{have:,} of the {asked:,} pictures of the split: those that have regions. CIDEr takes its "
-            "document frequencies from these."
+            f"{have:,} of the {asked:,} pictures of the split: {which}. CIDEr takes its document frequencies from "
+            "these."
         )
     told.append(
         f"Regions by `{recipe.name}`: at most {recipe.detections} detections"

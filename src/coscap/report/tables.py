@@ -1,6 +1,6 @@
 """The paper's tables in Markdown: our rows in bold, the published ones below them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from coscap.report import paper
 from coscap.report.methods import PUBLISHED_AS, Measured
@@ -122,6 +122,18 @@ def order(found: Sequence[Check], samples: int) -> str:
             verdict = "yes, within the noise of seeds"
         rows.append([check.title, f"{ours}?", verdict, _paper_order(check, samples)])
     return table(["", "ours", "holds", "paper"], rows, left=4)
+
+
+def goals(found: Sequence[Measured], wanted: Mapping[str, float]) -> str:
+    """Figures that were aimed for, and which methods reach them."""
+    rows = []
+    for name, goal in wanted.items():
+        cells = []
+        for each in found:
+            reached = each.mean.get(name, float("-inf")) >= goal
+            cells.append(figure(each, name) + (" ✓" if reached else ""))
+        rows.append([f"`{name}`", f"{goal:g}", *cells])
+    return table(["", "goal", *(f"**{each.method.name}**" for each in found)], rows)
 
 
 def _paper_order(check: Check, samples: int) -> str:
