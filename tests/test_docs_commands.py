@@ -22,6 +22,9 @@ from typing import Any
 import pytest
 import torch
 import typer.main
+
+from coscap.cli.main import app
+from coscap.errors import UserError
 from docs_pages import (
     GUIDE,
     PROGRAMS,
@@ -36,9 +39,6 @@ from docs_pages import (
     pages,
     read_command,
 )
-
-from coscap.cli.main import app
-from coscap.errors import UserError
 
 PAGES = pages()
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
@@ -345,8 +345,6 @@ def test_a_broken_command_is_found(tmp_path: Path) -> None:
             contextlib.redirect_stderr(io.StringIO()),
         ):
             check(command)
-    page = tmp_path / "page.md"
-    page.write_text("```sh\ncoscap caption nowhere.jpg\n```\n")
     block = Block(ROOT / "README.md", 1, "sh", "coscap caption nowhere.jpg", None)
     with pytest.raises(UserError, match=r"nowhere\.jpg does not exist"):
         space.run(next(commands(block)))
