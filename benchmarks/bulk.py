@@ -2,8 +2,8 @@
 
 The plain loop is the best one: a process for each core, each with a captioner on one thread and the same batches.
 It runs before and after the collection, so that other work on the machine falls on both alike. Starting processes
-and loading models is left out on both sides. The pictures are pieces of the photographs in examples/.
-Prints `ratio`, exits 1 below the bar.
+and loading models is left out on both sides. The pictures are pieces of the photographs in examples/, or the first
+of a folder: python benchmarks/bulk.py FOLDER COUNT. Prints `ratio`, exits 1 below the bar.
 """
 
 import multiprocessing
@@ -22,7 +22,7 @@ from coscap.bulk.worker import Job, caption_batch
 
 BAR = 0.85
 JOB = Job(n=1, batch=8)  # one caption: the less work a picture is, the more everything around it weighs
-PICTURES = int(os.environ.get("PICTURES", "160"))
+PICTURES = 160
 CORES = len(os.sched_getaffinity(0))
 
 
@@ -91,16 +91,19 @@ def bulk_rate(ray: object, paths: list[str]) -> float:
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
+        given = sys.argv[1:]
         paths = make_pictures(Path(folder))
+        if given:
+            paths = sorted(str(path) for path in Path(given[0]).glob("*.jpg"))[: int(given[1])]
         with run._ray(None, CORES) as (ray, _):
             plain = Plain()
             plain.seconds(paths[: 2 * CORES])
-            half = paths[: PICTURES // 2]
+            half = paths[: len(paths) // 2]
             before = plain.seconds(half)
             bulk = bulk_rate(ray, paths)
             rate = 2 * len(half) / (before + plain.seconds(half))
             plain.close()
-    print(f"{PICTURES} pictures on {CORES} cores: plain loop {rate:.1f} pictures/s, coscap bulk {bulk:.1f}")
+    print(f"{len(paths)} pictures on {CORES} cores: plain loop {rate:.1f} pictures/s, coscap bulk {bulk:.1f}")
     ratio = bulk / rate
     print(f"bulk: ratio {ratio:.2f}, bar {BAR}")
     return 0 if ratio >= BAR else 1

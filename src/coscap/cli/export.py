@@ -32,7 +32,10 @@ def export(
     from coscap.models.pretrained import load_pretrained
     from coscap.shipped import model_folder
 
-    written = write(load_pretrained(model_folder(run)), onnx)
+    try:
+        written = write(load_pretrained(model_folder(run)), onnx)
+    except OSError as error:
+        raise UserError(f"{onnx} cannot be written ({error.strerror}); choose another folder.") from None
     for name, size in written.files.items():
         typer.echo(f"{onnx / name}  {size / 1e6:.1f} MB")
     typer.echo(f"checked against torch: the largest difference is {written.difference:.1e}")

@@ -42,6 +42,9 @@ class Graph(nn.Module):
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     fixed: int  # inputs that `forward` names; the others are its *rest
+    strict: bool = (
+        False  # follow the code itself when exporting, not a run of it: slower, but `len` stays open
+    )
 
 
 class Start(Graph):
@@ -131,7 +134,7 @@ class Priors(Graph):
 class Decoder(Graph):
     """tokens, owners (, z^m (, z^o)), pictures, states -> log-probabilities, attention, states"""
 
-    name, fixed = "decoder", 2
+    name, fixed, strict = "decoder", 2, True
 
     def __init__(self, model: CaptionModel) -> None:
         super().__init__()
