@@ -2,7 +2,6 @@
 
 from coscap.analysis.run import Found
 from coscap.analysis.variance import PARTS
-from coscap.report.page import NOT_RUN
 from coscap.report.tables import table
 
 _PART = {"context": "z^m alone", "objects": "z^o alone", "both": "only both together"}
@@ -27,9 +26,28 @@ def _head(found: Found, command: str) -> list[str]:
         f"COS-CVAE splits its latent space: z^m is to hold how a scene is told, z^o which objects. Here the "
         f"latents of a trained model (weights `{found.weights[:12]}`) are taken apart: swapped between pictures, moved "
         f"one by one, and their noise varied in full crosses. Numbers are of {found.pictures:,} pictures of "
-        f"`{found.split}`; the photographs shown are the repository's own.",
-        f"{NOT_RUN}\n```sh\n{command}\n```",
+        f"`{found.split}` (swaps: {found.swaps['context'].pairs:,}); the photographs shown are the repository's own.",
+        _in_short(found),
+        f"<!-- not run: it needs a trained run -->\n```sh\n{command}\n```",
     ]
+
+
+def _in_short(found: Found) -> str:
+    """The main numbers as sentences."""
+    words, named = found.shares["context"].within, found.shares["objects"].within
+    held, free = found.swaps["context"], found.swaps["neither"]
+    other = found.swaps["objects"]
+
+    def share(part: tuple[float, float, float]) -> str:
+        return f"{100 * part[0]:.0f} %"
+
+    return (
+        f"**In short.** At a fixed picture, z^m alone decides {share(words['context'])} of the variance of the context "
+        f"words and z^o alone {share(words['objects'])}; of the objects named it is {share(named['context'])} and "
+        f"{share(named['objects'])}. The rest needs both. With the z^m of another picture, "
+        f"{100 * held.true_of_b:.0f} % of the objects named are still true of the picture at hand "
+        f"({100 * free.true_of_b:.0f} % without), with the z^o of another {100 * other.true_of_b:.0f} %."
+    )
 
 
 def _variance(found: Found, images: str) -> list[str]:

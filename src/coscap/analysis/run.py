@@ -10,7 +10,7 @@ import torch
 
 from coscap.analysis import figures
 from coscap.analysis.figures import Photo, Way
-from coscap.analysis.steer import Writer
+from coscap.analysis.steer import Writer, part_of
 from coscap.analysis.swap import Swapped, measure_swaps, take
 from coscap.analysis.traverse import LATENTS, Activity, activity, move, turn
 from coscap.analysis.variance import Shares, embeddings, shares, write_grid
@@ -29,6 +29,8 @@ DIMENSIONS = 3  # the most active ones of each latent that are shown
 STEPS = 7
 AT_ONCE = 25  # pictures whose crosses are written together
 KL_CAPTIONS = 1000
+MOVED = 40  # pictures on which every dimension is moved
+SWAPPED = 500  # pictures between which latents are swapped
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,10 @@ def analyse(asked: Asked, photos: Sequence[Path], ways_of: Sequence[str], images
     run = open_run(asked.model)
     writer = Writer.open(str(run.folder), asked.device)
     prepared, stores = open_prepared(asked.data), Stores(asked.regions)
-    ids = _choose(prepared, stores, asked)
-    regions = writer.batch([stores.get(image) for image in ids])
-    indices = [prepared.index(image) for image in ids]
+    everyone = _choose(prepared, stores, asked)
+    ids = everyone[: asked.pictures]
+    regions = writer.batch([stores.get(image) for image in everyone[: max(asked.pictures, SWAPPED)]])
+    indices = [prepared.index(image) for image in everyone[: len(regions.keys)]]
     named = [
         {int(c) for caption in prepared.captions_of(i) for c in prepared.object_classes(caption)}
         for i in indices
@@ -89,9 +92,9 @@ def analyse(asked: Asked, photos: Sequence[Path], ways_of: Sequence[str], images
         split=asked.split,
         pictures=len(ids),
         count=asked.count,
-        shares=_shares(writer, regions, prepared, asked),
+        shares=_shares(writer, part_of(regions, 0, len(ids)), prepared, asked),
         swaps=measure_swaps(writer, regions, named, asked.seed),
-        activity=activity(writer, prepared, stores, captions, regions),
+        activity=activity(writer, prepared, stores, captions, part_of(regions, 0, MOVED)),
         photos=tuple(ways_of) if photos else (),
     )
     figures.variance_bars(found.shares, len(ids), asked.count, images / "analysis-variance.png")
@@ -109,7 +112,7 @@ def _choose(prepared: Prepared, stores: Stores, asked: Asked) -> list[int]:
             f"{stores} has regions of {len(there)} pictures of {asked.split!r}, and at least 2 are needed; "
             "choose another --split or add --regions."
         )
-    chosen = np.random.default_rng(asked.seed).permutation(len(there))[: asked.pictures]
+    chosen = np.random.default_rng(asked.seed).permutation(len(there))
     return [there[place] for place in chosen.tolist()]
 
 
@@ -119,8 +122,7 @@ def _shares(writer: Writer, regions: RegionBatch, prepared: Prepared, asked: Ask
     grids = []
     starts = range(0, len(regions.keys), AT_ONCE)
     for start in track(starts, "crosses of draws", unit="batch"):
-        part = RegionBatch(**{k: v[start : start + AT_ONCE] for k, v in vars(regions).items()})
-        grids += write_grid(writer, part, asked.count, asked.seed)
+        grids += write_grid(writer, part_of(regions, start, start + AT_ONCE), asked.count, asked.seed)
     documents = token_groups(list(prepared.references(asked.split).values()))
     tables = embeddings(grids, asked.count, writer.objects, documents)
     return {name: shares(each, asked.seed) for name, each in tables.items()}
@@ -142,7 +144,7 @@ def _photographs(
     for number, photo in enumerate(photos):
         if photo.name not in ways_of:
             continue
-        one = RegionBatch(**{name: value[number : number + 1] for name, value in vars(regions).items()})
+        one = part_of(regions, number, number + 1)
         figures.ways(
             photo, _dimension_ways(writer, one, active), "One dimension moved, all other noise at 0",
             writer.objects, images / f"analysis-dimensions-{photo.name}.png",

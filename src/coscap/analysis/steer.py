@@ -91,7 +91,7 @@ class Writer:
         at_once = max(1, ROWS // draws)
         for first in range(0, len(context), at_once):
             here = slice(first, first + at_once)
-            part = _pictures(regions, here)
+            part = part_of(regions, first, first + at_once)
             state = self.model.start(part, draws)
             assert state.context is not None and state.objects is not None
             state = replace(
@@ -138,5 +138,6 @@ def _steer(chain: Chain, noise: Tensor) -> Steered:
     return Steered(chain.prior, chain.z, chain.keys, chain.given, chain.lengths, noise)
 
 
-def _pictures(regions: RegionBatch, here: slice) -> RegionBatch:
-    return RegionBatch(**{name: value[here] for name, value in vars(regions).items()})
+def part_of(regions: RegionBatch, first: int, last: int) -> RegionBatch:
+    """The pictures first .. last - 1."""
+    return RegionBatch(**{name: value[first:last] for name, value in vars(regions).items()})
