@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from coscap.contexts.build import queries
 from coscap.contexts.embedding import (
     TEMPERATURE,
     EmbeddingConfig,
@@ -121,3 +122,13 @@ def test_padding_changes_no_embedding() -> None:
         torch.testing.assert_close(both[1:], model.embed_pictures(alone))
         long = model.embed_contexts(torch.tensor([[7, 4, 2, 0, 0]]), torch.tensor([3]))
         torch.testing.assert_close(long, model.embed_contexts(torch.tensor([[7, 4, 2]]), torch.tensor([3])))
+
+
+def test_queries_lie_between_a_picture_and_its_own_contexts() -> None:
+    pictures, contexts = unit_rows(3, 8, 1), unit_rows(9, 8, 2)
+    own = [np.array([1, 4]), np.zeros(0, np.int64), np.array([8])]
+    found = queries(pictures, contexts, own, 0.5)
+    for row, mine in enumerate(own):
+        plain = pictures[row] + (0.5 * contexts[mine].mean(0) if len(mine) else 0)
+        torch.testing.assert_close(found[row], plain / plain.norm())
+    torch.testing.assert_close(queries(pictures, contexts, own, 0.0), pictures)

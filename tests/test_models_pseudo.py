@@ -43,8 +43,15 @@ def plain_fill(attention: list[list[float]], contexts: list[int], labels: list[i
     return chosen
 
 
-def test_slots_are_filled_as_the_plain_rule_says() -> None:
+@pytest.mark.parametrize("sure", [0, 1])
+def test_slots_are_filled_as_the_plain_rule_says(sure: int) -> None:
+    """The detector is sure of one region only, so that attention alone would choose otherwise."""
     model, batch = make_model(), make_batch()
+    scores = torch.full_like(batch.pictures.scores, 0.01)
+    scores[:, sure] = 0.9
+    labels = torch.tensor([0, 1, 2, -1, -1]).expand(scores.shape)
+    mask = torch.ones_like(batch.pictures.mask)
+    batch = replace(batch, pictures=replace(batch.pictures, scores=scores, labels=labels, mask=mask))
     context = batch.context.clone()
     context[-1, 4] = SLOTS  # a second slot, plural
     batch = replace(batch, context=context)
@@ -54,7 +61,8 @@ def test_slots_are_filled_as_the_plain_rule_says() -> None:
         looked = model.decoder.look(done.teacher.memory)
         z = done.inferred
         _, attention = model.decoder(fed, z.z(), z.objects, looked, batch.rows, done.teacher.packing)
-    padded = done.teacher.packing.unpack(attention)
+    owners = batch.rows[done.teacher.packing.captions]
+    padded = done.teacher.packing.unpack(attention * scores[owners][:, : attention.shape[1]])
     filled = 0
     for row in range(len(batch.rows)):
         length = int(batch.lengths[row])

@@ -23,6 +23,13 @@ def contexts(
     negatives: Annotated[
         str, typer.Option(help="hardest (VSE++), mean or softmax: what a pair is held against in its batch.")
     ] = "softmax",
+    own: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="How much a picture's own contexts count in what is searched for; 0: the picture alone.",
+        ),
+    ] = 1.0,
     engine: Annotated[
         str, typer.Option(help="torch, or faiss where it is installed: what searches; both are exact.")
     ] = "torch",
@@ -63,6 +70,7 @@ def contexts(
         width=width,
         pooling=pooling,
         seed=seed,
+        own=own,
         engine=engine,  # type: ignore[arg-type]
     )
     prepared, store = open_prepared(data), open_regions(regions)

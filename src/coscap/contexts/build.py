@@ -52,6 +52,9 @@ class ContextSettings(BaseModel):
     """Leave out contexts in which no object was named: they cannot speak of another picture's objects."""
     longest: int = Field(default=20, gt=0)
     """Leave out longer contexts."""
+    own: float = Field(default=1.0, ge=0)
+    """How much a picture's own contexts count in what is searched for, beside the picture itself; 0 is the
+    paper's way. Pictures without captions are searched for by themselves."""
     engine: Literal["torch", "faiss"] = "torch"
     """What searches: matrix products in blocks, or faiss; both are exact."""
     recall_pictures: int = Field(default=1000, ge=0)
@@ -239,6 +242,7 @@ def _search(
     for image in images.tolist():
         mine = contexts.of_caption[np.arange(*_bounds(prepared, image))]
         own.append(np.unique(mine[mine >= 0]))
+    pictures = queries(pictures, vectors, own, settings.own)
     with bar("Neighbours", len(images), "pictures") as advance:
         return nearest(
             pictures,
@@ -250,6 +254,15 @@ def _search(
             engine=settings.engine,
             advance=advance,
         )
+
+
+def queries(pictures: Tensor, contexts: Tensor, own: list[NDArray[np.int64]], weight: float) -> Tensor:
+    """Unit vectors between each picture (I, W) and the mean of its own contexts, rows of contexts (U, W)."""
+    counts = torch.tensor([len(mine) for mine in own], device=pictures.device)
+    rows = torch.arange(len(own), device=pictures.device).repeat_interleave(counts)
+    numbers = torch.from_numpy(np.concatenate([*own, np.zeros(0, np.int64)])).to(pictures.device)
+    means = torch.zeros_like(pictures).index_add_(0, rows, contexts[numbers]) / counts.clamp(min=1)[:, None]
+    return torch.nn.functional.normalize(pictures + weight * means, dim=1)
 
 
 def _bounds(prepared: Prepared, image: int) -> tuple[int, int]:
