@@ -122,7 +122,8 @@ def _connect(ray: Any, address: str, tries: int = 3, **options: Any) -> None:
     """Ray gives its own processes half a minute to start; a busy machine may need another."""
     for left in reversed(range(tries)):
         try:
-            ray.init(address, log_to_driver=False, logging_level="critical", **options)
+            with _silence():
+                ray.init(address, log_to_driver=False, logging_level="critical", **options)
             return
         except Exception as error:  # Ray raises plain ones, too
             ray.shutdown()
@@ -131,6 +132,19 @@ def _connect(ray: Any, address: str, tries: int = 3, **options: Any) -> None:
             where = "Ray does not start" if address == "local" else f"No Ray cluster answers at {address}"
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
             raise UserError(f"{where} ({reason}).") from None
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Standard error away for a moment: Ray's own processes write a line there whatever its log level is."""
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123 - a file descriptor is wanted
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _import_ray() -> Any:
