@@ -39,14 +39,16 @@ def _in_short(found: Found) -> str:
     other = found.swaps["objects"]
 
     def share(part: tuple[float, float, float]) -> str:
-        return f"{100 * part[0]:.0f} %"
+        return f"{100 * part[0]:.1f} %"
 
     return (
         f"**In short.** At a fixed picture, z^m alone decides {share(words['context'])} of the variance of the context "
         f"words and z^o alone {share(words['objects'])}; of the objects named it is {share(named['context'])} and "
-        f"{share(named['objects'])}. The rest needs both. With the z^m of another picture, "
-        f"{100 * held.true_of_b:.0f} % of the objects named are still true of the picture at hand "
-        f"({100 * free.true_of_b:.0f} % without), with the z^o of another {100 * other.true_of_b:.0f} %."
+        f"{share(named['objects'])}. The rest needs both. The z^m of another picture's caption brings "
+        f"{100 * held.context_kept:.1f} % of its context along ({100 * free.context_kept:.1f} % without it), and "
+        f"{100 * held.true_of_b:.0f} % of the objects named are true of the picture at hand "
+        f"({100 * free.true_of_b:.0f} % without it). The z^o of another brings {100 * other.objects_kept:.1f} % of its "
+        f"object words along ({100 * free.objects_kept:.1f} %), and {100 * other.true_of_b:.0f} % are true."
     )
 
 
