@@ -123,11 +123,15 @@ class Browser:
         self.run("0")
         return self._asked
 
+    def forget(self) -> None:
+        self._asked.clear()
+        self.complaints.clear()
+
     # ---- what a person does ----
 
     def open(self, address: str) -> None:
         self.send("Page.navigate", url=address)
-        self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
+        self.until(f"document.readyState === 'complete' && location.href === {json.dumps(address)}")
 
     def resize(self, width: int, height: int, phone: bool = False, scale: float = 1) -> None:
         metrics = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": phone}

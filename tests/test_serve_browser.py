@@ -83,12 +83,22 @@ def address(captioner: Captioner) -> Iterator[str]:
         yield address
 
 
-@pytest.fixture
-def browser() -> Iterator[Browser]:
+@pytest.fixture(scope="module")
+def one_browser() -> Iterator[Browser]:
     assert CHROMIUM is not None
     browser = Browser(CHROMIUM)
     yield browser
     browser.close()
+
+
+@pytest.fixture
+def browser(one_browser: Browser) -> Browser:
+    """As it was when it was new."""
+    one_browser.open("about:blank")
+    one_browser.resize(1200, 800)
+    one_browser.prefer()
+    one_browser.forget()
+    return one_browser
 
 
 def named(browser: Browser) -> list[str]:
@@ -235,37 +245,33 @@ def test_the_page_of_the_command(browser: Browser, captioner: Captioner, tmp_pat
     assert browser.run(FITS)
 
 
-def test_an_annotator_rates_by_keys_and_comes_back(tmp_path: Path) -> None:
+def test_an_annotator_rates_by_keys_and_comes_back(browser: Browser, tmp_path: Path) -> None:
     study = read_study(write_samples(tmp_path / "material", pictures=3))
     answers = Answers(tmp_path / "study.sqlite", study)
     assert CHROMIUM is not None
     with serving(create_study_app(study, answers, token="secret")) as address:
-        first = Browser(CHROMIUM)
-        try:
-            first.open(address)
-            healthy(first, address)
-            _join(first, "Ann")
-            first.until("!$('item').hidden")
-            for place, keys in enumerate(("38", "70")):
-                first.until(f"$('place').textContent === 'Photograph {place + 1} of 6'")
-                first.press(keys[0])
-                first.press(keys[1])
-                first.press("Enter")
-            first.until("$('place').textContent === 'Photograph 3 of 6'")
-            first.complaints.clear()  # the refusal before the token was given
-            healthy(first, address)
-            first.press("Backspace")
-            first.until("$('place').textContent === 'Photograph 2 of 6'")
-            assert first.run("[value('accuracy'), value('diversity')]") == [7, 10]
-            first.press("1")  # changed
-            first.until("desk.rated === 2 && value('accuracy') === 1")
-            first.run("desk.saving.then(() => 1)")
-            first.resize(360, 740, phone=True)
-            assert first.run(FITS) and first.run(SMALL) == []
-            page = first.run("document.documentElement.outerHTML")
-            assert not any(method in page for method in METHODS)
-        finally:
-            first.close()
+        browser.open(address)
+        healthy(browser, address)
+        _join(browser, "Ann")
+        browser.until("!$('item').hidden")
+        for place, keys in enumerate(("38", "70")):
+            browser.until(f"$('place').textContent === 'Photograph {place + 1} of 6'")
+            browser.press(keys[0])
+            browser.press(keys[1])
+            browser.press("Enter")
+        browser.until("$('place').textContent === 'Photograph 3 of 6'")
+        browser.complaints.clear()  # the refusal before the token was given
+        healthy(browser, address)
+        browser.press("Backspace")
+        browser.until("$('place').textContent === 'Photograph 2 of 6'")
+        assert browser.run("[value('accuracy'), value('diversity')]") == [7, 10]
+        browser.press("1")  # changed
+        browser.until("desk.rated === 2 && value('accuracy') === 1")
+        browser.run("desk.saving.then(() => 1)")
+        browser.resize(360, 740, phone=True)
+        assert browser.run(FITS) and browser.run(SMALL) == []
+        page = browser.run("document.documentElement.outerHTML")
+        assert not any(method in page for method in METHODS)
         second = Browser(CHROMIUM)
         try:
             second.open(address)

@@ -84,6 +84,8 @@ def test_each_annotator_has_an_order_of_their_own(study: Study) -> None:
     half = len(study.pictures)
     for part in (order[:half], order[half:]):  # every picture once before any comes again
         assert sorted(item.picture for item in part) == list(range(half))
+    for stop in range(0, len(order), len(METHODS)):  # whoever stops has rated all methods equally often
+        assert len(set(Counter(item.method for item in order[:stop]).values())) <= 1
     for item in order:
         assert sorted(item.captions) == sorted(study.captions[item.method][item.picture])
     assert any(item.captions != study.captions[item.method][item.picture] for item in order)

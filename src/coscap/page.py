@@ -26,7 +26,7 @@ def _figure(result: "PhotoCaptions", picture: "Image") -> str:
     first = result.captions[0].text if result.captions else ""
     rows = "\n".join(
         f'<li><p class="caption">{_words(caption.words)}</p>'
-        f'<p class="score" title="log-probability of the caption">{caption.log_probability:.1f}</p></li>'
+        f'<p class="score" title="log-probability of the caption">{_number(caption.log_probability)}</p></li>'
         for caption in result.captions
     )
     return (
@@ -34,6 +34,10 @@ def _figure(result: "PhotoCaptions", picture: "Image") -> str:
         f'<div class="box" hidden></div></div>'
         f"<figcaption><h2>{html.escape(result.photo)}</h2><ol>{rows}</ol></figcaption></figure>"
     )
+
+
+def _number(value: float) -> str:
+    return f"{value:.1f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _words(words: Sequence["Word"]) -> str:

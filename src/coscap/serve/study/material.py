@@ -46,17 +46,21 @@ class Study:
     def order(self, annotator: str) -> list[Item]:
         """All items in the order of one annotator, the same each time.
 
-        Every picture comes once before any comes again, each time with a method drawn at random: captions of the same
-        picture lie far apart, and someone who stops early has rated every method about equally often.
+        Every picture comes once before any comes again, each time with another method: captions of the same picture
+        lie far apart. Pictures come in blocks that have every method once, so someone who stops early has rated all
+        methods equally often.
         """
         chance = random.Random(f"{self.digest} {annotator}")
-        turns = [chance.sample(self.methods, len(self.methods)) for _ in self.pictures]
+        methods = chance.sample(self.methods, len(self.methods))
+        pictures = chance.sample(range(len(self.pictures)), len(self.pictures))
+        blocks = [pictures[start : start + len(methods)] for start in range(0, len(pictures), len(methods))]
         items = []
-        for turn in range(len(self.methods)):
-            for picture in chance.sample(range(len(self.pictures)), len(self.pictures)):
-                method = turns[picture][turn]
-                captions = self.captions[method][picture]
-                items.append(Item(picture, method, tuple(chance.sample(captions, len(captions)))))
+        for turn in range(len(methods)):
+            for block in chance.sample(blocks, len(blocks)):
+                for place in chance.sample(range(len(block)), len(block)):
+                    method = methods[(place + turn) % len(methods)]
+                    captions = self.captions[method][block[place]]
+                    items.append(Item(block[place], method, tuple(chance.sample(captions, len(captions)))))
         return items
 
 
