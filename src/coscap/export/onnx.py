@@ -164,7 +164,8 @@ def largest_difference(model: CaptionModel, folder: str | Path) -> float:
 def seen_difference(graph: Graph, folder: str | Path) -> float:
     """The same for the regions of two pictures, one of them without detections."""
     source = torch.Generator().manual_seed(0)
-    scores, sides, map = (torch.rand([2, *port.sizes[1:]], generator=source) for port in graph.inputs)  # type: ignore[arg-type]
+    sizes = [[2, *(int(size) for size in port.sizes[1:])] for port in graph.inputs]
+    scores, sides, map = (torch.rand(size, generator=source) for size in sizes)
     scores = scores.pow(64) * torch.tensor([1.0, 0.0])[:, None, None]
     feed: dict[str, Any] = {"scores": scores.numpy(), "sides": sides.numpy(), "map": map.numpy()}
     ours = graph(scores, sides, map)
