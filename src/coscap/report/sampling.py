@@ -1,14 +1,13 @@
 """Captions of every picture for the report, kept on disk and gone on with where they stop.
 
 A set of samples is two files, named after all that decides its captions but the pictures:
-    NAME-SEARCH-N-seedS-HASH.json     weights and search settings
-    NAME-SEARCH-N-seedS-HASH.jsonl    a line a picture, {"image_id", "regions", "captions": [...]}, which
+    WEIGHTS-SEARCH-N-seedS-HASH.json     weights and search settings
+    WEIGHTS-SEARCH-N-seedS-HASH.jsonl    a line a picture, {"image_id", "regions", "captions": [...]}, which
                                       `coscap evaluate` reads; "regions" is a checksum of the picture's features
 """
 
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,9 +45,9 @@ class Wanted:
 
     def file(self, work: Path) -> Path:
         content = json.dumps(self.describe(), sort_keys=True)
-        name = re.sub(r"[^A-Za-z0-9]+", "-", self.run.name).strip("-").lower()
         digest = hashlib.sha256(content.encode()).hexdigest()[:10]
-        return work / f"{name}-{self.settings.search}-{self.n}-seed{self.settings.seed}-{digest}.jsonl"
+        model = self.run.weights[:10]  # not the run's name: it may be called otherwise the next time
+        return work / f"{model}-{self.settings.search}-{self.n}-seed{self.settings.seed}-{digest}.jsonl"
 
 
 class Sampler:
