@@ -56,6 +56,6 @@ def _score(model: Step[S], regions: RegionBatch, owners: Tensor, words: Tensor) 
         captions = captions[going]
         if len(captions) == 0:
             break
-        longer, row = (row[going] * logs.shape[1] + word[going]).unique(return_inverse=True)
+        longer, row = torch.unique(row[going] * logs.shape[1] + word[going], return_inverse=True)
         said, state = longer % logs.shape[1], state.select(longer // logs.shape[1])
     return total
