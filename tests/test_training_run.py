@@ -81,6 +81,22 @@ def test_begins_with_the_weights_of_another_model(world: Path, tmp_path: Path) -
         train_run(config(world, "steps=1", "model.language_lstm=8", *begin), tmp_path / "other", device="cpu")
 
 
+@pytest.mark.parametrize("kind", ["seq_cvae", "cos_cvae"])
+def test_an_up_down_decoder_is_given_latents(world: Path, tmp_path: Path, kind: str) -> None:
+    train_run(config(world, "steps=5", "model.kind=updown"), tmp_path / "first", device="cpu")
+    known = load_pretrained(tmp_path / "first" / "last").model.state_dict()
+    begin = [f"start={tmp_path / 'first' / 'last'}", f"model.kind={kind}", "optimiser.rate=1e-12"]
+    train_run(config(world, "steps=1", *begin), tmp_path / "next", device="cpu")
+    begun = load_pretrained(tmp_path / "next" / "last").model.state_dict()
+    for name, tensor in known.items():
+        mine = begun[name][:, : tensor.shape[1]] if tensor.ndim == 2 else begun[name]
+        torch.testing.assert_close(mine, tensor, rtol=1e-6, atol=1e-8)
+    assert begun["decoder.gates.step"].shape[1] > known["decoder.gates.step"].shape[1]
+    with pytest.raises(UserError, match="another shape"):
+        back = ["model.kind=updown", f"start={tmp_path / 'next' / 'last'}"]
+        train_run(config(world, "steps=1", *back), tmp_path / "back", device="cpu")
+
+
 def test_minutes_become_steps(world: Path, tmp_path: Path) -> None:
     content = config(world).model_dump() | {"steps": None, "minutes": 0.005, "validation": None}
     train_run(TrainConfig.model_validate(content), tmp_path / "run", device="cpu")

@@ -116,7 +116,8 @@ class TrainConfig(Section):
     model: dict[str, Any] = {"preset": "small"}
     """`preset` (`small`, `paper`, `released`) and any field of the model that differs from it."""
     start: str | None = None
-    """A model to begin with, such as `runs/small/best`: its weights, not its optimiser. None: drawn anew."""
+    """A model to begin with, such as `runs/small/best`: its weights, not its optimiser. An up-down
+    captioner can begin the others: their latents are then drawn anew. None: all is."""
     seed: int = Field(default=1, ge=0)
     """Everything random follows from it and the number of the step."""
     batch_size: PositiveInt = 100

@@ -27,7 +27,6 @@ from coscap.data.loader import Loader
 from coscap.errors import UserError
 from coscap.files import read_json, write_json
 from coscap.models import CaptionModel, ModelConfig, build_model, keep_freed_memory, preset
-from coscap.models.pretrained import load_pretrained
 from coscap.training.checkpoint import checkpoints, sweep
 from coscap.training.config import TrainConfig, differences, read_config, write_config
 from coscap.training.distributed import Ranks, join
@@ -36,6 +35,7 @@ from coscap.training.log import Log, board_class, cut_log
 from coscap.training.loop import Export, Outcome, Trainer
 from coscap.training.objective import Term
 from coscap.training.pieces import seed_all
+from coscap.training.start import weights_to_begin_with
 from coscap.training.validate import build_validator
 from coscap.vision.published import Store, open_regions
 
@@ -131,28 +131,14 @@ def _assemble(config: TrainConfig, out: Path, ranks: Ranks, wish: Wish) -> tuple
     )
     done = checkpoints(out)
     if config.start is not None and not done:
-        _begin_with(config.start, trainer, prepared, store)
+        trainer.begin_with(
+            weights_to_begin_with(config.start, model.config, model.state_dict(), prepared, store)
+        )
     ranks.any(False)  # all have looked before any is dropped
     steps = trainer.restore(done[-1]) if done else _length(config, out, trainer)
     if ranks.first:
         cut_log(out, trainer.progress.step)
     return trainer, steps
-
-
-def _begin_with(name: str, trainer: Trainer, prepared: Prepared, store: Store) -> None:
-    """Give the model the weights of another one of the same shape, vocabulary and regions."""
-    loaded = load_pretrained(name)
-    loaded.check_vocabulary(prepared.vocabulary)
-    loaded.check_recipe(store.recipe)
-    weights, own = loaded.model.state_dict(), trainer.model.state_dict()
-    other = [key for key in own | weights if key not in own or key not in weights]
-    other += [key for key in own if key in weights and own[key].shape != weights[key].shape]
-    if other:
-        raise UserError(
-            f"field start: the model in {name} has another shape ({other[0]}) than the one to be trained; "
-            "give `model` the sizes of that model."
-        )
-    trainer.begin_with(weights)
 
 
 def _batches(config: TrainConfig, prepared: Prepared, store: Store, ranks: Ranks, grid: bool) -> Loader:

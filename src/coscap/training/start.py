@@ -1,0 +1,47 @@
+"""Training that begins with another model: the same one, or an up-down decoder that is given latents."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from coscap.data import Prepared
+from coscap.errors import UserError
+from coscap.models import ModelConfig
+from coscap.models.pretrained import load_pretrained
+from coscap.vision.published import Store
+
+
+def weights_to_begin_with(
+    name: str, config: ModelConfig, own: Mapping[str, Tensor], prepared: Prepared, store: Store
+) -> dict[str, Tensor]:
+    """The weights in `name` for a model of this configuration; `own` are those that were drawn for it.
+
+    An up-down captioner can begin any other model: what is made of latents stays as it was drawn. Inputs
+    that latents join have them last, so the columns of the words and regions come first.
+    """
+    loaded = load_pretrained(name)
+    loaded.check_vocabulary(prepared.vocabulary)
+    loaded.check_recipe(store.recipe)
+    given = loaded.model.state_dict()
+    latents = loaded.model.config.kind == "updown" and config.kind != "updown"
+    begun = {key: _joined(given.get(key), mine, latents) for key, mine in own.items()}
+    other = [key for key, weight in begun.items() if weight is None] + [
+        key for key in given if key not in own
+    ]
+    if other:
+        raise UserError(
+            f"field start: the model in {name} has another shape ({other[0]}) than the one to be trained; "
+            "give `model` the sizes of that model."
+        )
+    return {key: weight for key, weight in begun.items() if weight is not None}
+
+
+def _joined(given: Tensor | None, mine: Tensor, latents: bool) -> Tensor | None:
+    """A weight to begin with; None if the two do not fit."""
+    if given is None:
+        return mine if latents else None
+    if given.shape == mine.shape:
+        return given
+    wider = given.ndim == mine.ndim == 2 and len(given) == len(mine) and given.shape[1] < mine.shape[1]
+    return torch.cat([given.to(mine), mine[:, given.shape[1] :]], dim=1) if wider and latents else None
