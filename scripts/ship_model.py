@@ -45,9 +45,11 @@ def main() -> None:
 
 
 def training(run: Path) -> dict[str, object]:
-    """The configuration without the places where its data lay."""
+    """The configuration without the places where its data and the model it began with lay."""
     config = yaml.safe_load((run / "config.yaml").read_text())
-    return {name: value for name, value in config.items() if name not in ("data", "regions", "pseudo")}
+    if config.get("pseudo"):
+        del config["pseudo"]["contexts"]
+    return {name: value for name, value in config.items() if name not in ("data", "regions", "start")}
 
 
 def validation(run: Path) -> dict[str, float]:

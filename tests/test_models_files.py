@@ -1,12 +1,14 @@
 """Models as folders: there and back, and what is refused with one clear sentence."""
 
 import json
+import re
 
 import pytest
 import torch
 
 from coscap.errors import UserError
 from coscap.models import CosCvae, ModelConfig, UpDown, build_model, load_pretrained, read_config
+from coscap.shipped import SHIPPED, model_folder
 from coscap.text.objects import load_classes
 from coscap.text.vocabulary import SPECIAL, Vocabulary
 from coscap.vision.regions import Recipe
@@ -136,3 +138,9 @@ def test_a_wrong_setting_is_named():
         read_config({"class_embedding": 5}, "run.yaml")
     with pytest.raises(UserError, match="tie_words needs output_width"):
         read_config({"tie_words": True}, "run.yaml")
+
+
+def test_the_shipped_model_names_no_place_of_the_machine_that_made_it() -> None:
+    notes = load_pretrained(model_folder(SHIPPED)).notes
+    assert notes["training"]["pseudo"]["weight"] == 0.2
+    assert not re.search(r'"/|:\\\\', json.dumps(notes)), "a path"
