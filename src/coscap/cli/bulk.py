@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coscap.cli.caption import manner
+from coscap.cli.choices import Accurate, Diverse, Model, Variety
 from coscap.errors import UserError
 from coscap.search.options import search_options
 from coscap.search.settings import SearchSettings
@@ -34,23 +35,10 @@ def bulk(
         ),
     ],
     n: Annotated[int, typer.Option("-n", min=1, max=100, help="Captions for each picture, e.g. 3.")] = 5,
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            help="A run of `coscap train`, a saved model, a hub name, or shipped, the model of the package.",
-        ),
-    ] = "shipped",
-    variety: Annotated[
-        float,
-        typer.Option(
-            min=0, max=1, help="0 keeps the likeliest captions of those drawn, 1 the most different."
-        ),
-    ] = 0.5,
-    accurate: Annotated[
-        bool, typer.Option("--accurate", help="Safe captions: a low temperature and variety.")
-    ] = False,
-    diverse: Annotated[bool, typer.Option("--diverse", help="Captions as different as they get.")] = False,
+    model: Model = "shipped",
+    variety: Variety = 0.5,
+    accurate: Accurate = False,
+    diverse: Diverse = False,
     address: Annotated[
         str | None,
         typer.Option(

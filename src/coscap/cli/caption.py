@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coscap.cli.choices import Accurate, Diverse, Model, Variety
 from coscap.errors import UserError
 from coscap.search.options import search_options
 from coscap.search.settings import SearchSettings
@@ -30,23 +31,10 @@ def caption(
         ),
     ],
     n: Annotated[int, typer.Option("-n", min=1, max=100, help="Captions for each photograph.")] = 5,
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            help="A run of `coscap train`, a saved model, a hub name, or shipped, the model of the package.",
-        ),
-    ] = "shipped",
-    variety: Annotated[
-        float,
-        typer.Option(
-            min=0, max=1, help="0 shows the likeliest captions of those drawn, 1 the most different."
-        ),
-    ] = 0.5,
-    accurate: Annotated[
-        bool, typer.Option("--accurate", help="Safe captions: a low temperature and variety.")
-    ] = False,
-    diverse: Annotated[bool, typer.Option("--diverse", help="Captions as different as they get.")] = False,
+    model: Model = "shipped",
+    variety: Variety = 0.5,
+    accurate: Accurate = False,
+    diverse: Diverse = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
     jsonl: Annotated[bool, typer.Option("--jsonl", help="Print a JSON object a line, as they come.")] = False,
     sidecar: Annotated[

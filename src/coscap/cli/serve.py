@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from coscap.cli.choices import Model
 from coscap.errors import UserError
 
 
@@ -20,13 +21,7 @@ def serve(
         str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            help="A run of `coscap train`, a saved model, a hub name, or shipped, the model of the package.",
-        ),
-    ] = "shipped",
+    model: Model = "shipped",
     token: Annotated[
         str | None,
         typer.Option(envvar="COSCAP_TOKEN", help="Ask for this word: Authorization: Bearer TOKEN."),

@@ -14,6 +14,7 @@ from coscap.data.prepared import Prepared
 from coscap.errors import UserError
 from coscap.models.cos_cvae import CosCvae
 from coscap.models.pseudo import pseudo_loss
+from coscap.shipped import model_folder
 from coscap.vision.published import Store
 
 
@@ -77,7 +78,7 @@ def show_examples(
     if model is not None:
         from coscap.models import load_pretrained
 
-        loaded = load_pretrained(model / "best" if (model / "best").is_dir() else model).model
+        loaded = load_pretrained(model_folder(model)).model
         if not isinstance(loaded, CosCvae):
             raise UserError(f"{model} is no COS-CVAE, so it cannot fill slots; give one that is.")
         filler = loaded

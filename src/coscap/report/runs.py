@@ -9,6 +9,7 @@ import yaml
 
 from coscap.errors import UserError
 from coscap.files import read_json, read_text
+from coscap.shipped import model_folder
 
 METHODS = {
     "pseudo": "COS-CVAE",
@@ -52,7 +53,7 @@ def open_runs(given: Sequence[str]) -> list[Run]:
 def open_run(given: str) -> Run:
     name, equals, place = given.rpartition("=")
     path = Path(place if equals else given)
-    folder = path / "best" if (path / "best").is_dir() else path
+    folder = Path(model_folder(path))
     if not (folder / "config.json").is_file():
         raise UserError(
             f"{path} is neither a run of `coscap train` nor a saved model (it has no config.json); check the path."
