@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from coscap.data.batch import Batch
 from coscap.models import CosCvae, ModelConfig
-from coscap.models.pseudo import Fill, _decode, detected_units, pseudo_loss
+from coscap.models.pseudo import Fill, detected_units, pseudo_loss
 from coscap.text.vocabulary import SLOT, SLOTS
 from models_batch import make_batch, make_regions
 
@@ -43,36 +44,78 @@ def plain_fill(attention: list[list[float]], contexts: list[int], labels: list[i
     return chosen
 
 
-@pytest.mark.parametrize("sure", [0, 1])
-def test_slots_are_filled_as_the_plain_rule_says(sure: int) -> None:
+def sure_of(region: int) -> Batch:
     """The detector is sure of one region only, so that attention alone would choose otherwise."""
-    model, batch = make_model(), make_batch()
+    batch = make_batch()
     scores = torch.full_like(batch.pictures.scores, 0.01)
-    scores[:, sure] = 0.9
+    scores[:, region] = 0.9
     labels = torch.tensor([0, 1, 2, -1, -1]).expand(scores.shape)
     mask = torch.ones_like(batch.pictures.mask)
     batch = replace(batch, pictures=replace(batch.pictures, scores=scores, labels=labels, mask=mask))
     context = batch.context.clone()
     context[-1, 4] = SLOTS  # a second slot, plural
-    batch = replace(batch, context=context)
-    with torch.no_grad():
-        done = _decode(model, batch, FILL, "prior", KEYS)
-        fed = model.decoder_words(done.teacher.previous)
-        looked = model.decoder.look(done.teacher.memory)
-        z = done.inferred
-        _, attention = model.decoder(fed, z.z(), z.objects, looked, batch.rows, done.teacher.packing)
-    owners = batch.rows[done.teacher.packing.captions]
-    padded = done.teacher.packing.unpack(attention * scores[owners][:, : attention.shape[1]])
-    filled = 0
-    for row in range(len(batch.rows)):
-        length = int(batch.lengths[row])
-        labels = batch.pictures.labels[batch.rows[row]].tolist()[: attention.shape[1]]
-        expected = plain_fill(padded[row, :length].tolist(), batch.context[row, :length].tolist(), labels)
-        for step, unit in enumerate(expected):
-            want = int(batch.words[row, step]) if unit is None else unit
-            assert int(done.words[row, step]) == want
-            filled += unit is not None
-    assert filled >= 3, "the test met too few slots"
+    return replace(batch, context=context)
+
+
+@torch.no_grad()
+def attended(model: CosCvae, batch: Batch, objects: str) -> torch.Tensor:
+    """Attention times score at every word of captions that are read as they stand, (B, T, R)."""
+    teacher = model._teacher(batch, None, KEYS)
+    z = model._infer(teacher, objects)
+    fed = model.decoder_words(model._drop(teacher))
+    looked = model.decoder.look(teacher.memory)
+    _, attention = model.decoder(fed, z.z(), z.objects, looked, batch.rows, teacher.packing)
+    scores = batch.pictures.scores[teacher.owners][:, : attention.shape[1]]
+    return teacher.packing.unpack(attention * scores)
+
+
+def plain_words(model: CosCvae, batch: Batch, feed: str, objects: str) -> tuple[torch.Tensor, int]:
+    """The filled captions by one whole pass for every word, and how many slots they had."""
+    words, count = batch.words.clone(), 0
+    for step in range(batch.words.shape[1]):
+        read = batch if feed == "neighbour" else replace(batch, words=words)
+        weights = attended(model, read, objects)[:, : step + 1]
+        if step >= weights.shape[1]:
+            break
+        for row in range(len(batch.rows)):
+            if step >= int(batch.lengths[row]):
+                continue
+            labels = batch.pictures.labels[batch.rows[row]].tolist()[: weights.shape[2]]
+            contexts = batch.context[row, : step + 1].tolist()
+            unit = plain_fill(weights[row].tolist(), contexts, labels)[step]
+            if unit is not None:
+                words[row, step] = unit
+                count += 1
+    return words, count
+
+
+@pytest.mark.parametrize("sure", [0, 1])
+@pytest.mark.parametrize("feed", ["filled", "neighbour"])
+@pytest.mark.parametrize("objects", ["prior", "posterior"])
+def test_slots_are_filled_as_the_plain_rule_says(sure: int, feed: str, objects: str) -> None:
+    model, batch = make_model(), sure_of(sure)
+    expected, slots = plain_words(model, batch, feed, objects)
+    _, words = pseudo_loss(model, batch, FILL, feed=feed, objects=objects, keys=KEYS)
+    assert torch.equal(words, expected)
+    assert slots >= 3, "the test met too few slots"
+
+
+@pytest.mark.parametrize("objects", ["prior", "posterior"])
+def test_a_filled_caption_is_learnt_as_any_other_caption(objects: str) -> None:
+    """Loss and gradient are those of `model.loss` on the filled captions, though the decoder ran once."""
+    model, batch = make_model().double(), sure_of(0)
+    pictures = replace(batch.pictures, features=batch.pictures.features.double())
+    batch = replace(batch, pictures=pictures)
+    parts, words = pseudo_loss(model, batch, FILL, objects=objects, keys=KEYS)
+    plain = model.loss(replace(batch, words=words), objects=objects, keys=KEYS)
+    torch.testing.assert_close(parts.objective(), plain.objective())
+    names, weights = zip(*model.named_parameters(), strict=True)
+    got = torch.autograd.grad(parts.objective(), weights, allow_unused=True)
+    expected = torch.autograd.grad(plain.objective(), weights, allow_unused=True)
+    for name, one, other in zip(names, got, expected, strict=True):
+        assert (one is None) == (other is None), name
+        if one is not None:
+            torch.testing.assert_close(one, other, msg=lambda m, name=name: f"{name}: {m}")
 
 
 @pytest.mark.parametrize("feed", ["filled", "neighbour"])

@@ -17,15 +17,14 @@ from coscap.models.recurrent import cell_backward, cell_forward, full, full_prec
 aten = torch.ops.aten
 
 
-class _Loop(Function):
-    """Sizes: N words, B captions, R regions of width F, A attention width, Ha and Hl hidden sizes."""
+class Tape:
+    """The recurrence as it runs: a block of words after the other, with all that the backward pass needs.
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        inputs: Tensor,  # (N, 4 Ha) of the attention LSTM
-        asked: Tensor | None,  # (N, A) added to the query
-        spoken: Tensor,  # (N, 4 Hl) or (4 Hl,) of the language LSTM
+    Sizes: N words, B captions, R regions of width F, A attention width, Ha and Hl hidden sizes.
+    """
+
+    def __init__(
+        self,
         keys: Tensor,  # (B, R, A)
         values: Tensor,  # (B, R, F)
         barred: Tensor,  # (B, R)
@@ -34,49 +33,84 @@ class _Loop(Function):
         score: Tensor,  # (A,)
         language_weight: Tensor,  # (4 Hl, F + Ha + Hl) on [v^_t, h^att_t, h^lang_{t-1}]
         packing: Packing,
-    ) -> tuple[Tensor, Tensor]:
-        words, (_, regions, width), features = len(inputs), keys.shape, values.shape[2]
+    ) -> None:
+        words, (_, regions, width), features = packing.words, keys.shape, values.shape[2]
         hl, ha = language_weight.shape[0] // 4, query_weight.shape[1]
-        new = inputs.new_empty
-        gates, spoken_gates = new(words, 4 * ha), new(words, 4 * hl)
-        before, joint = new(words, hl + ha), new(words, features + ha + hl)  # inputs of the two LSTMs
-        att_c, att_bent, att_h = new(words, ha), new(words, ha), joint[:, features : features + ha]
-        c, bent, h = new(words, hl), new(words, hl), new(words, hl)
-        met, a = new(words, regions, width), new(words, regions)
-        turned = attention_weight.t().contiguous(), language_weight.t().contiguous()
-        before[: packing.sizes[0]] = 0
-        joint[: packing.sizes[0], features + ha :] = 0
-        last = 0
-        for start, end in packing.blocks:
-            n, here = end - start, slice(start, end)
-            prior = slice(last, last + n)
-            if start:
-                before[here, :hl] = joint[here, features + ha :] = h[prior]
-                before[here, hl:] = att_h[prior]
-                torch.addmm(inputs[here], before[here], turned[0], out=gates[here])
-            else:
-                gates[here] = inputs[here]
-            cell_forward(
-                gates[here], att_c[prior] if start else None, att_c[here], att_bent[here], att_h[here]
-            )
-            query = att_h[here] @ query_weight.t()  # (n, A)
-            if asked is not None:
-                query += asked[here]
-            torch.add(keys[:n], query[:, None], out=met[here]).tanh_()
-            scores = torch.mv(met[here].view(-1, width), score).view(n, regions) + barred[:n]
-            a[here] = torch.softmax(scores, dim=1)
-            joint[here, :features] = torch.bmm(a[here, None], values[:n])[:, 0]
-            added = spoken if spoken.dim() == 1 else spoken[here]
-            torch.addmm(added, joint[here], turned[1], out=spoken_gates[here])
-            cell_forward(spoken_gates[here], c[prior] if start else None, c[here], bent[here], h[here])
-            last = start
+        new = keys.new_empty
+        self.keys, self.values, self.barred, self.packing = keys, values, barred, packing
+        self.query, self.score = query_weight.t(), score
+        self.turned = attention_weight.t().contiguous(), language_weight.t().contiguous()
+        self.gates, self.spoken_gates = new(words, 4 * ha), new(words, 4 * hl)
+        self.before, self.joint = new(words, hl + ha), new(words, features + ha + hl)  # what the LSTMs read
+        self.att_c, self.att_bent = new(words, ha), new(words, ha)
+        self.att_h = self.joint[:, features : features + ha]
+        self.c, self.bent, self.h = new(words, hl), new(words, hl), new(words, hl)
+        self.met, self.a = new(words, regions, width), new(words, regions)
+        self.before[: packing.sizes[0]] = 0
+        self.joint[: packing.sizes[0], features + ha :] = 0
+
+    def step(self, t: int, inputs: Tensor, asked: Tensor | None, spoken: Tensor) -> Tensor:
+        """Word t of the n captions that have one -> attention (n, R).
+
+        inputs: (n, 4 Ha) of the attention LSTM, asked: (n, A) added to the query, spoken: (n, 4 Hl) or
+        (4 Hl,) of the language LSTM.
+        """
+        start, end = self.packing.blocks[t]
+        n, here = end - start, slice(start, end)
+        last = self.packing.blocks[t - 1][0] if t else 0
+        prior, (features, ha) = slice(last, last + n), (self.values.shape[2], self.att_c.shape[1])
+        gates, h = self.gates[here], self.att_h[here]
+        if t:
+            self.before[here, : self.h.shape[1]] = self.joint[here, features + ha :] = self.h[prior]
+            self.before[here, self.h.shape[1] :] = self.att_h[prior]
+            torch.addmm(inputs, self.before[here], self.turned[0], out=gates)
+        else:
+            gates.copy_(inputs)
+        cell_forward(gates, self.att_c[prior] if t else None, self.att_c[here], self.att_bent[here], h)
+        query = h @ self.query  # (n, A)
+        if asked is not None:
+            query += asked
+        met = self.met[here]
+        torch.add(self.keys[:n], query[:, None], out=met).tanh_()
+        scores = torch.mv(met.view(-1, met.shape[2]), self.score).view(met.shape[:2]) + self.barred[:n]
+        self.a[here] = torch.softmax(scores, dim=1)
+        self.joint[here, :features] = torch.bmm(self.a[here, None], self.values[:n])[:, 0]
+        gates = self.spoken_gates[here]
+        torch.addmm(spoken, self.joint[here], self.turned[1], out=gates)
+        cell_forward(gates, self.c[prior] if t else None, self.c[here], self.bent[here], self.h[here])
+        return self.a[here]
+
+
+class _Loop(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        inputs: Tensor,  # (N, 4 Ha)
+        asked: Tensor | None,  # (N, A)
+        spoken: Tensor,  # (N, 4 Hl) or (4 Hl,)
+        keys: Tensor,
+        values: Tensor,
+        barred: Tensor,
+        attention_weight: Tensor,
+        query_weight: Tensor,
+        score: Tensor,
+        language_weight: Tensor,
+        packing: Packing,
+        tape: Tape | None,
+    ) -> tuple[Tensor, Tensor]:
+        weights = attention_weight, query_weight, score, language_weight
+        if tape is None:
+            tape = Tape(keys, values, barred, *weights, packing)
+            for t, (start, end) in enumerate(packing.blocks):
+                query = None if asked is None else asked[start:end]
+                tape.step(t, inputs[start:end], query, spoken if spoken.dim() == 1 else spoken[start:end])
         ctx.save_for_backward(
-            values, attention_weight, query_weight, score, language_weight, gates, spoken_gates,
-            before, joint, att_c, att_bent, c, bent, met, a,
+            values, *weights, tape.gates, tape.spoken_gates, tape.before, tape.joint,
+            tape.att_c, tape.att_bent, tape.c, tape.bent, tape.met, tape.a,
         )  # fmt: skip
         ctx.packing, ctx.asks, ctx.speaks = packing, asked is not None, spoken.dim()
-        ctx.mark_non_differentiable(a)
-        return h, a
+        ctx.mark_non_differentiable(tape.a)
+        return tape.h, tape.a
 
     @staticmethod
     @once_differentiable
@@ -137,6 +171,7 @@ class _Loop(Function):
             torch.mv(met.view(-1, width).t(), dscores.view(-1)),
             dspoken.t() @ joint,
             None,
+            None,
         )
 
 
@@ -165,14 +200,16 @@ def attention_loop(
     score: Tensor,
     language_weight: Tensor,
     packing: Packing,
+    tape: Tape | None = None,
 ) -> tuple[Tensor, Tensor]:
     """h^lang (N, Hl) and the attention (N, R) of every word; the attention carries no gradient.
 
-    keys, values and barred lie as the sorted captions: row j is caption packing.order[j].
+    keys, values and barred lie as the sorted captions: row j is caption packing.order[j]. Where a `tape`
+    has run over the same inputs already, its results are used and only the gradient is made here.
     """
     with full_precision(inputs):
         inputs, spoken, keys, values, barred = full(inputs, spoken, keys, values, barred)
         weights = full(attention_weight, query_weight, score, language_weight)
         asked = None if asked is None else full(asked)[0]
-        h, a = _Loop.apply(inputs, asked, spoken, keys, values, barred, *weights, packing)
+        h, a = _Loop.apply(inputs, asked, spoken, keys, values, barred, *weights, packing, tape)
     return h, a

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -45,6 +45,12 @@ class Teacher:
     previous: Tensor  # (N,) x_{t-1}, START at first
     context: Tensor  # (N,) x^m_t
     noise: Source
+
+    def saying(self, targets: Tensor) -> "Teacher":
+        """The same with other words; targets: (N,)"""
+        first = self.previous[: self.packing.sizes[0]]
+        previous = torch.cat([first, targets[self.packing.previous]])
+        return replace(self, targets=targets, previous=previous)
 
 
 @dataclass(frozen=True)
@@ -128,15 +134,19 @@ class CaptionModel(nn.Module, ABC):
 
     def _drop(self, teacher: Teacher) -> Tensor:
         """The decoder's input words, in training some of them replaced by <unk>."""
+        dropped = self._dropped(teacher)
+        return teacher.previous if dropped is None else teacher.previous.masked_fill(dropped, UNK)
+
+    def _dropped(self, teacher: Teacher) -> Tensor | None:
+        """Which of the words the decoder does not get to read, (N,); whatever the words are. None: it reads all."""
         rate = self.config.word_dropout
         object_rate = rate if self.config.object_word_dropout is None else self.config.object_word_dropout
         if not self.training or max(rate, object_rate) == 0:
-            return teacher.previous
+            return None
         slots = (teacher.context == SLOT) | (teacher.context == SLOTS)
         named = torch.cat([slots.new_zeros(teacher.packing.sizes[0]), slots[teacher.packing.previous]])
         rates = torch.where(named, object_rate, rate)
-        dropped = (teacher.noise.uniforms(DROPOUT_NOISE) < rates) & (teacher.previous != START)
-        return teacher.previous.masked_fill(dropped, UNK)
+        return (teacher.noise.uniforms(DROPOUT_NOISE) < rates) & (teacher.previous != START)
 
     @abstractmethod
     def _infer(self, teacher: Teacher, objects: str) -> Inferred:

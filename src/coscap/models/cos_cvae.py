@@ -5,6 +5,8 @@ x^o ─▶ q(z^o | z^m) ─▶ z^o ───────┘
 x_{<t} ─▶ p(z^m), p(z^o | z^m)                               priors, eq. 4
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -23,6 +25,14 @@ from coscap.models.state import Chain, DecodeState
 from coscap.text.vocabulary import PAD
 
 
+@dataclass(frozen=True)
+class Posteriors:
+    context: Tensor  # (N, Zm)
+    context_posterior: Gaussian
+    objects: Tensor | None = None  # (N, Zo)
+    object_posterior: Gaussian | None = None
+
+
 class CosCvae(SequentialModel):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -37,19 +47,26 @@ class CosCvae(SequentialModel):
         self.object_head = ObjectHead(config) if config.object_head != "none" else None
 
     def _infer(self, teacher: Teacher, objects: str) -> Inferred:
+        return self._expect(teacher, self._posteriors(teacher, objects))
+
+    def _posteriors(self, teacher: Teacher, objects: str) -> Posteriors:
+        """q(z^m), and with objects="posterior" q(z^o): all that does not depend on the words x."""
         named = self._named(teacher)
-        read, words, listed = self._embed(teacher.context, teacher.previous, named)
+        read, listed = self._embed(teacher.context, named)
         z_m, q_m = self._infer_context(teacher, read)
-        p_m = self._expect_context(teacher, words, z_m)
         if objects == "prior":
-            z_o = self._draw_objects(teacher, words, z_m)
-            return Inferred(context=z_m, objects=z_o, kl_context=kl(q_m, p_m))
-        z_o, q_o = self._infer_objects(teacher, named, listed, z_m)
+            return Posteriors(z_m, q_m)
+        return Posteriors(z_m, q_m, *self._infer_objects(teacher, named, listed, z_m))
+
+    def _expect(self, teacher: Teacher, known: Posteriors) -> Inferred:
+        """The priors given the words, and what the posteriors cost; z^o from its prior where it has no posterior."""
+        words, z_m, z_o = self.known_words(teacher.previous), known.context, known.objects
+        kl_context = kl(known.context_posterior, self._expect_context(teacher, words, z_m))
+        if z_o is None or known.object_posterior is None:
+            return Inferred(z_m, self._draw_objects(teacher, words, z_m), kl_context)
         p_o = self._expect_objects(teacher, words, z_m, z_o)
         extra = None if self.object_head is None else self.object_head(z_o, teacher)
-        return Inferred(
-            context=z_m, objects=z_o, kl_context=kl(q_m, p_m), kl_object=kl(q_o, p_o), extra=extra
-        )
+        return Inferred(z_m, z_o, kl_context, kl(known.object_posterior, p_o), extra)
 
     def _named(self, teacher: Teacher) -> Tensor:
         """x^o, (B, K)"""
@@ -78,21 +95,15 @@ class CosCvae(SequentialModel):
         return self.object_prior.expect(words, latents, teacher.memory.mean, teacher.owners, packing)
 
     def _draw_objects(self, teacher: Teacher, words: Tensor, context: Tensor) -> Tensor:
-        """z^o from its prior under teacher forcing: each draw is an input of the next. (N, Zo)"""
-        packing, prior = teacher.packing, self.object_prior
-        noise = teacher.noise.normals(OBJECT_NOISE, self.config.object_latent)
-        seen = context if self.config.object_prior_sees == "current" else packing.shift(context)
-        gates = prior.gates.pictures(teacher.memory.mean)
-        state, z = prior.start(packing.sizes[0]), noise.new_zeros(packing.sizes[0], noise.shape[1])
-        drawn, plain = [], Straight()
-        for start, end in packing.blocks:
-            n = end - start
-            step = torch.cat([words[start:end], seen[start:end], z[:n]], dim=1)
-            inputs = prior.gates(step, gates, teacher.owners[start:end])
-            p, state = prior.step(inputs, PriorState(state.h[:n], state.c[:n]), plain)
-            z = p.sample(noise[start:end], self.config.pseudo_temperature, self.config.temperature_mode)
-            drawn.append(z)
-        return torch.cat(drawn)
+        """z^o from its prior under teacher forcing. words: (N, D), context: (N, Zm) -> (N, Zo)"""
+        draws = self.object_draws(teacher, context)
+        return torch.cat(
+            [draws.step(t, words[start:end]) for t, (start, end) in enumerate(teacher.packing.blocks)]
+        )
+
+    def object_draws(self, teacher: Teacher, context: Tensor) -> "ObjectDraws":
+        current = self.config.object_prior_sees == "current"
+        return ObjectDraws(self, teacher, context if current else teacher.packing.shift(context))
 
     def encode(
         self, batch: Batch, *, generator: torch.Generator | None = None, keys: Tensor | None = None
@@ -130,3 +141,27 @@ class CosCvae(SequentialModel):
             p, prior, OBJECT_NOISE, state.step, state.shared.temperatures[1], state.shared.mode
         )
         return context, objects
+
+
+class ObjectDraws:
+    """z^o from its prior, word by word under teacher forcing: each draw is an input of the next."""
+
+    def __init__(self, model: CosCvae, teacher: Teacher, seen: Tensor) -> None:
+        self.config, self.prior = model.config, model.object_prior
+        self.seen, self.teacher = seen, teacher  # (N, Zm) of z^m
+        self.gates = self.prior.gates.pictures(teacher.memory.mean)  # (P, 4 H)
+        self.noise = teacher.noise.normals(OBJECT_NOISE, self.config.object_latent)  # (N, Zo)
+        self.state = self.prior.start(teacher.packing.sizes[0])
+        self.z = self.noise.new_zeros(teacher.packing.sizes[0], self.noise.shape[1])
+
+    def step(self, t: int, words: Tensor) -> Tensor:
+        """words: (n, D) embedded x_{t-1} of the captions that have a word t -> (n, Zo)"""
+        start, end = self.teacher.packing.blocks[t]
+        n = end - start
+        step = torch.cat([words, self.seen[start:end], self.z[:n]], dim=1)
+        inputs = self.prior.gates(step, self.gates, self.teacher.owners[start:end])
+        before = PriorState(self.state.h[:n], self.state.c[:n])
+        p, self.state = self.prior.step(inputs, before, Straight())
+        config = self.config
+        self.z = p.sample(self.noise[start:end], config.pseudo_temperature, config.temperature_mode)
+        return self.z

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from coscap.models.attention_loop import attention_loop
+from coscap.models.attention_loop import Tape, attention_loop
 from coscap.models.config import ModelConfig
 from coscap.models.groups import Groups
 from coscap.models.layers import Gates, uniform
 from coscap.models.packing import Packing
-from coscap.models.recurrent import lstm_cell
+from coscap.models.recurrent import full, full_precision, lstm_cell
 from coscap.models.regions import Memory
 from coscap.models.rows import Said, Turned
 
@@ -96,20 +96,37 @@ class Decoder(nn.Module):
         looked: Looked,
         rows: Tensor,
         packing: Packing,
+        tape: Tape | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Teacher forcing over whole captions.
 
         words: (N, D) embedded x_{t-1}, z: (N, Z), objects: (N, Zo) z^o for the further inlets,
-        rows: (B,) the picture of each caption -> h^lang (N, Hl), attention (N, R).
+        rows: (B,) the picture of each caption, tape: of `say` over the same -> h^lang (N, Hl), attention (N, R).
         """
         step = words if z is None else torch.cat([words, z], dim=1)
         inputs = self.gates(step, looked.gates, rows.index_select(0, packing.captions))
         query, language = self._inlets(objects)
-        owners = rows[packing.order]  # captions by falling length
-        return attention_loop(
-            inputs,
-            query,
-            language,
+        return attention_loop(inputs, query, language, *self._known(looked, rows, packing), packing, tape)
+
+    def tape(self, looked: Looked, rows: Tensor, packing: Packing) -> Tape:
+        """For teacher forcing where a word depends on the attention before it; without gradients."""
+        return Tape(*full(*self._known(looked, rows, packing)), packing)
+
+    def say(
+        self, tape: Tape, t: int, words: Tensor, z: Tensor, objects: Tensor, looked: Looked, owners: Tensor
+    ) -> Tensor:
+        """Word t of the n captions that have one. words: (n, D), z: (n, Z), objects: (n, Zo),
+        owners: (n,) the picture of each -> attention (n, R)"""
+        inputs = self.gates(torch.cat([words, z], dim=1), looked.gates, owners)
+        query, language = self._inlets(objects)
+        with full_precision(inputs):
+            inputs, language = full(inputs, language)
+            return tape.step(t, inputs, None if query is None else full(query)[0], language)
+
+    def _known(self, looked: Looked, rows: Tensor, packing: Packing) -> tuple[Tensor, ...]:
+        """What the loop needs besides the words; regions by falling length of the captions."""
+        owners = rows[packing.order]
+        return (
             looked.keys.index_select(0, owners),
             looked.values.index_select(0, owners),
             looked.barred[owners],
@@ -117,7 +134,6 @@ class Decoder(nn.Module):
             self.query,
             self.score,
             self.language_hidden,
-            packing,
         )
 
     def start(self, rows: int) -> DecoderState:
