@@ -1,0 +1,87 @@
+"""How often the objects that fill the slots of pseudo captions are named by people who captioned the picture.
+
+python scripts/slot_study.py MODEL --data coco --regions regions.h5 --contexts coco/contexts --pictures 400
+
+Slots are filled by attention times the detector's score, as in training, and by attention alone.
+"""
+
+import argparse
+from dataclasses import replace
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from coscap.contexts.folder import open_neighbours
+from coscap.contexts.pseudo import caption_tensors, fill_table
+from coscap.data import open_prepared
+from coscap.data.batch import Batch
+from coscap.data.collate import region_batch
+from coscap.models import CosCvae, load_pretrained
+from coscap.models.pseudo import pseudo_loss
+from coscap.text.vocabulary import SLOT, SLOTS
+from coscap.vision.published import open_regions
+
+EACH = 3  # pseudo captions a picture
+
+
+@torch.no_grad()
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--regions", required=True)
+    parser.add_argument("--contexts", required=True)
+    parser.add_argument("--pictures", type=int, default=400)
+    asked = parser.parse_args()
+    model = load_pretrained(asked.model).model
+    assert isinstance(model, CosCvae)
+    prepared, store = open_prepared(asked.data), open_regions(asked.regions)
+    neighbours = open_neighbours(asked.contexts, prepared)
+    fill = fill_table(store.recipe, prepared.classes, prepared.vocabulary)
+    encode = prepared.vocabulary.encode
+    class_of = {
+        encode([form])[0]: k
+        for k, known in enumerate(prepared.classes.classes)
+        for form in (known.singular, known.plural)
+    }
+    images = [
+        i
+        for i in prepared.images("train").tolist()
+        if int(prepared.image_ids[i]) in store and len(neighbours.of(i)) >= EACH
+    ]
+    chosen = np.random.default_rng(0).choice(images, min(asked.pictures, len(images)), replace=False)
+    counts = {"attention x score": [0, 0], "attention": [0, 0]}  # objects named by people, all objects
+    for image in chosen.tolist():
+        near = neighbours.of(image)[:EACH].astype(np.int64)
+        words, context, lengths = caption_tensors(prepared, near)
+        image_id = int(prepared.image_ids[image])
+        batch = Batch(
+            pictures=region_batch([store.get(image_id)]),
+            rows=torch.zeros(EACH, dtype=torch.long),
+            words=words,
+            context=context,
+            objects=words.new_zeros(EACH, 1),
+            lengths=lengths,
+            image_ids=torch.tensor([image_id]),
+        )
+        named = {int(k) for caption in prepared.captions_of(image) for k in prepared.object_classes(caption)}
+        blind = replace(batch.pictures, scores=torch.ones_like(batch.pictures.scores))
+        for name, pictures in (("attention x score", batch.pictures), ("attention", blind)):
+            _, filled = pseudo_loss(
+                model, replace(batch, pictures=pictures), fill, keys=torch.arange(EACH) + image_id
+            )
+            units = filled[(context == SLOT) | (context == SLOTS)].tolist()
+            counts[name][0] += sum(class_of.get(unit) in named for unit in units)
+            counts[name][1] += len(units)
+    table = Table("slots filled by", "objects", "named by people", title=f"{len(chosen)} pictures")
+    for name, (right, total) in counts.items():
+        table.add_row(name, str(total), f"{100 * right / total:.1f} %")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
