@@ -52,7 +52,18 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def report(world: Path, out: Path, runs: list[str], *more: str) -> str:
     arguments = [str(world / run) for run in runs]
     arguments += ["--data", str(world / "data"), "--regions", str(world / "regions.h5"), "--out", str(out)]
-    arguments += ["--split", "validation", "--samples", "6", "--seeds", "2", "--work", str(out / "work")]
+    arguments += [
+        "--split",
+        "validation",
+        "--samples",
+        "6",
+        "--seeds",
+        "2",
+        "--temperature",
+        "0.8",
+        "--work",
+        str(out / "work"),
+    ]
     done = CliRunner().invoke(app, ["report", *arguments, "--no-meteor", "--device", "cpu", *more])
     if done.exception is not None:
         raise done.exception
@@ -73,6 +84,7 @@ def test_tables_figures_and_numbers_of_every_kind_of_run(made: Path) -> None:
     page = (made / "README.md").read_text()
     for row in ("COS-CVAE", "COS-CVAE (paired)", "Seq-CVAE (attn)", "UpDown, beam", "UpDown, diverse beam"):
         assert f"| **{row}** |" in page
+    assert "temperature 0.8" in page and "-n 6 --temperature 0.8 --seed 0 --out" in page
     assert "COS-CVAE, paper" in page and "| **COS-CVAE** | 6 |" in page
     for name in ("best-ten.png", "best-ten.svg", "cider-by-samples.png", "cider-by-samples.svg"):
         assert (made / name).stat().st_size > 1000
@@ -110,7 +122,7 @@ def test_the_commands_on_the_page_give_its_numbers(made: Path, world: Path, tmp_
         assert done.exception is None, done.exception
 
     run("sample", str(world / "pseudo"), *place, "--split", "validation", "-n", "6", "--seed", "1",
-        "--out", str(samples), "--device", "cpu")  # fmt: skip
+        "--temperature", "0.8", "--out", str(samples), "--device", "cpu")  # fmt: skip
     run("evaluate", str(samples), "-r", references, "--metrics", "bleu,cider,rouge,diversity",
         "--json", str(tmp_path / "all.json"))  # fmt: skip
     run("rerank", str(samples), "--regions", str(world / "regions.h5"), "--train", str(world / "data"),

@@ -10,6 +10,7 @@ x_{t-1}, z_t, v-bar, h^lang_{t-1} ─▶ attention LSTM ─▶ h^att_t ─▶ qu
 """
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from coscap.models.recurrent import full, full_precision, lstm_cell
 from coscap.models.regions import Memory
 from coscap.models.rows import Said, Turned
 
+Known = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 EXPECTED_WORDS = 11  # of a caption, for weighing what to compute ahead
 
 
@@ -110,7 +112,7 @@ class Decoder(nn.Module):
 
     def tape(self, looked: Looked, rows: Tensor, packing: Packing) -> Tape:
         """For teacher forcing where a word depends on the attention before it; without gradients."""
-        return Tape(*full(*self._known(looked, rows, packing)), packing)
+        return Tape(*cast(Known, full(*self._known(looked, rows, packing))), packing)
 
     def say(
         self, tape: Tape, t: int, words: Tensor, z: Tensor, objects: Tensor, looked: Looked, owners: Tensor
@@ -123,7 +125,7 @@ class Decoder(nn.Module):
             inputs, language = full(inputs, language)
             return tape.step(t, inputs, None if query is None else full(query)[0], language)
 
-    def _known(self, looked: Looked, rows: Tensor, packing: Packing) -> tuple[Tensor, ...]:
+    def _known(self, looked: Looked, rows: Tensor, packing: Packing) -> Known:
         """What the loop needs besides the words; regions by falling length of the captions."""
         owners = rows[packing.order]
         return (

@@ -24,6 +24,7 @@ class Options:
     split: str = "test"
     samples: int = 100
     seeds: int = 3
+    temperature: float = 1.0  # of the latents
     work: Path = Path("report-work")
     limit: int = 0
     rerank: bool = True
@@ -74,7 +75,7 @@ def build(options: Options, tell: Callable[[str], None]) -> Results:
     )
     found = []
     samplers = {run.name: Sampler(run, stores, options.work, options.device) for run in runs}
-    for method in methods(runs, options.samples, options.seeds):
+    for method in methods(runs, options.samples, options.seeds, options.temperature):
         tell(f"{method.name}: {method.seeds} seed{'s' * (method.seeds > 1)}, {len(pictures):,} pictures")
         sampler = samplers[method.run.name]
         measured = measure(method, sampler, judge)

@@ -51,14 +51,15 @@ class Measured:
         )
 
 
-def methods(runs: Sequence[Run], samples: int, seeds: int) -> list[Method]:
+def methods(runs: Sequence[Run], samples: int, seeds: int, temperature: float = 1.0) -> list[Method]:
     """Latent draws of every run that has latents; beam and diverse beam search of every run that has none."""
     found = []
     small = min(SMALL, samples)
     budgets = tuple(sorted({small, samples}))
     for run in runs:
         if run.has_latents:
-            sets = tuple(Wanted(run, SearchSettings(seed=seed), samples) for seed in range(seeds))
+            settings = [SearchSettings(seed=seed, temperature=temperature) for seed in range(seeds)]
+            sets = tuple(Wanted(run, each, samples) for each in settings)
             found.append(Method(run.name, run.role, run, {samples: sets}, {samples: budgets}))
             continue
         for search, label in (("beam", "beam"), ("diverse", "diverse beam")):

@@ -50,7 +50,8 @@ def _readme(
         "# Results",
         f"{len(results.pictures):,} pictures of `{results.options.split}`, {large} captions each"
         + (f", mean ± standard deviation over {results.options.seeds} seeds of sampling" if many else "")
-        + f". Rows in **bold** are measured here, the others are the paper's ({paper.paper()['source']}).",
+        + f". Latents are drawn at temperature {results.options.temperature:g}."
+        + f" Rows in **bold** are measured here, the others are the paper's ({paper.paper()['source']}).",
         "## What differs from the paper",
         _differences(results, notes),
         "## The runs",
@@ -170,7 +171,8 @@ def _commands(results: Results, command: Sequence[str]) -> str:
             f"coscap sample {shown(run.given)} --data {data} --regions {first} --split {split} --skip-missing"
         )
         if run.has_latents:
-            lines.append(f"{place} -n {large} --seed 0 --out samples.json")
+            warmth = f" --temperature {options.temperature:g}" if options.temperature != 1 else ""
+            lines.append(f"{place} -n {large}{warmth} --seed 0 --out samples.json")
         else:
             lines += [
                 f"{place} -n {n} --search {search} --out samples.json"
