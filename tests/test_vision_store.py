@@ -1,6 +1,7 @@
 """The store: what goes in comes out, by id, by name and in batches; damaged files are refused."""
 
 import pickle
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -145,3 +146,32 @@ def test_arrays_that_do_not_fit_are_refused(path) -> None:
         file["offsets"][2] = 1000
     with pytest.raises(UserError, match="do not fit"):
         RegionStore.open(path)
+
+
+def resident(path) -> int:
+    """Kilobytes of this process's memory that are pages of the file."""
+    here, found = False, 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(" ")[0]:
+            here = line.endswith(str(path))
+        elif here and line.startswith("Rss:"):
+            found += int(line.split()[1])
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
+def test_pages_that_were_read_are_let_go_of(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "large.h5"
+    wide = Recipe(name="test/1", width=1 << 16, classes=("cat",), detections=4, grid=0)
+    features = np.ones((16, 1 << 16), np.float16)  # 2 MB a picture
+    rest = {"boxes": np.zeros((16, 4), np.float32), "labels": np.zeros(16, np.int16)}
+    with StoreWriter(path, wide) as writer:
+        for image_id in range(8):
+            writer.add(image_id, Regions(features * image_id, **rest, scores=np.ones(16, np.float32)))
+    store = RegionStore.open(path)
+    store.gather(range(8))
+    assert resident(path) > 8_000
+    monkeypatch.setattr("coscap.vision.store.HELD", 3_000_000)
+    for position in range(8):
+        assert (store.gather([position]).features == position).all()
+    assert resident(path) < 8_000

@@ -11,10 +11,12 @@
     attributes: "coscap" (the version of this layout), "recipe" (JSON)
 
 All arrays are contiguous, so HDF5 says at which byte each begins and numpy maps it: reading a picture costs
-no call into HDF5, and processes share the pages.
+no call into HDF5, and processes share the pages. Pages that were read count as memory of the process that
+read them, so it lets go of them from time to time; the system keeps what it has room for.
 """
 
 import json
+import mmap
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -30,6 +32,7 @@ from coscap.files import whole_file
 from coscap.vision.regions import Recipe, Regions
 
 LAYOUT = 1
+HELD = 1 << 30  # bytes of pictures that are read before their pages are let go of
 ROWS = {"features": np.float16, "boxes": np.float32, "labels": np.int16, "scores": np.float32}
 
 
@@ -47,7 +50,9 @@ class Gathered:
 class RegionStore:
     """Regions of many pictures. Read-only; safe to share between threads, and to send to other processes."""
 
-    def __init__(self, path: Path, recipe: Recipe, arrays: dict[str, NDArray[Any]]) -> None:
+    def __init__(
+        self, path: Path, recipe: Recipe, arrays: dict[str, NDArray[Any]], mapped: mmap.mmap
+    ) -> None:
         self.path = path
         self.recipe = recipe
         self.ids: NDArray[np.int64] = np.array(arrays["image_id"])
@@ -57,6 +62,7 @@ class RegionStore:
         self._order = np.argsort(self.ids, kind="stable")
         self._sorted = self.ids[self._order]
         self._by_name: dict[str, int] | None = None
+        self._mapped, self._held = mapped, 0
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -111,8 +117,16 @@ class RegionStore:
         for index, (start, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True)):
             for name, rows in self._rows.items():
                 padded[name][index, :count] = rows[start : start + count]
+        self._let_go(int(counts.sum()) * self._rows["features"].itemsize * self.recipe.width)
         labels = np.where(mask, padded["labels"], -1).astype(np.int64)
         return Gathered(padded["features"], padded["boxes"], labels, padded["scores"], mask)
+
+    def _let_go(self, read: int) -> None:
+        """After enough bytes were read, drop the mapped pages from this process; those needed again come back."""
+        self._held += read
+        if self._held > HELD and hasattr(mmap, "MADV_DONTNEED"):
+            self._mapped.madvise(mmap.MADV_DONTNEED)
+            self._held = 0
 
     def _find(self, key: int | np.integer | str) -> int | None:
         if isinstance(key, str):
@@ -207,7 +221,7 @@ class StoreWriter:
             target[start : start + count] = chunk.reshape(count, self.recipe.width)
 
 
-def _read(path: Path) -> tuple[Recipe, dict[str, NDArray[Any]]]:
+def _read(path: Path) -> tuple[Recipe, dict[str, NDArray[Any]], mmap.mmap]:
     import h5py
 
     if not path.is_file():
@@ -227,9 +241,11 @@ def _read(path: Path) -> tuple[Recipe, dict[str, NDArray[Any]]]:
         raise UserError(
             f"{path} is not a whole store of regions; make it again with `coscap features`."
         ) from None
-    arrays = {name: _map(path, *place) for name, place in places.items()}
+    with path.open("rb") as whole:
+        mapped = mmap.mmap(whole.fileno(), 0, access=mmap.ACCESS_READ)
+    arrays = {name: _view(mapped, *place) for name, place in places.items()}
     _check(path, recipe, arrays)
-    return recipe, arrays
+    return recipe, arrays, mapped
 
 
 def _recipe(text: str) -> Recipe:
@@ -245,11 +261,10 @@ def _place(path: Path, dataset: Any) -> tuple[int | None, Any, tuple[int, ...]]:
     return offset, dataset.dtype, dataset.shape
 
 
-def _map(path: Path, offset: int | None, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+def _view(mapped: mmap.mmap, offset: int | None, dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     if offset is None or not np.prod(shape):
         return np.zeros(shape, dtype)
-    mapped = np.memmap(path, dtype=dtype, mode="r", offset=offset, shape=shape)
-    return np.asarray(mapped)  # a plain view: slicing a memmap object costs ten times as much
+    return np.frombuffer(mapped, dtype, int(np.prod(shape)), offset).reshape(shape)
 
 
 def _check(path: Path, recipe: Recipe, arrays: dict[str, NDArray[Any]]) -> None:
