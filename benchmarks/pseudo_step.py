@@ -1,8 +1,8 @@
 """What pseudo supervision adds to a training step, against a paired step of the same size.
 
 Both are forward and backward passes over the same pictures with captions of the same lengths, with the `small`
-configuration at batch 100. The pseudo caption is fed with the objects that fill its slots, which takes a first pass
-without gradients. Prints `ratio`, exits 1 above the bar.
+configuration at batch 100. The pseudo caption is fed with the objects that fill its slots, found while the decoder
+runs. Prints `ratio`, exits 1 above the bar.
 """
 
 import sys

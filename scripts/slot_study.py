@@ -19,11 +19,27 @@ from coscap.data import open_prepared
 from coscap.data.batch import Batch
 from coscap.data.collate import region_batch
 from coscap.models import CosCvae, load_pretrained
-from coscap.models.pseudo import pseudo_loss
+from coscap.models.pseudo import Fill, Slots
 from coscap.text.vocabulary import SLOT, SLOTS
 from coscap.vision.published import open_regions
 
 EACH = 3  # pseudo captions a picture
+
+
+def fill_both_ways(model: CosCvae, batch: Batch, fill: Fill) -> dict[str, torch.Tensor]:
+    """The filled captions (B, T) by attention times score and by attention alone; the neighbours' words are read."""
+    teacher = model._teacher(batch, None, torch.arange(len(batch.rows)) + batch.image_ids[0])
+    inferred, looked = model._infer(teacher, "prior"), model.decoder.look(teacher.memory)
+    words = model.decoder_words(teacher.previous)
+    _, attention = model.decoder(words, inferred.z(), inferred.objects, looked, batch.rows, teacher.packing)
+    alike = replace(batch.pictures, scores=torch.ones_like(batch.pictures.scores))
+    found = {}
+    for name, pictures in (("attention x score", batch.pictures), ("attention", alike)):
+        slots = Slots(replace(teacher, batch=replace(batch, pictures=pictures)), fill, attention.shape[1])
+        blocks = enumerate(teacher.packing.blocks)
+        filled = torch.cat([slots.fill(t, attention[start:end]) for t, (start, end) in blocks])
+        found[name] = teacher.packing.unpack(filled)
+    return found
 
 
 @torch.no_grad()
@@ -69,11 +85,7 @@ def main() -> None:
             image_ids=torch.tensor([image_id]),
         )
         named = {int(k) for caption in prepared.captions_of(image) for k in prepared.object_classes(caption)}
-        blind = replace(batch.pictures, scores=torch.ones_like(batch.pictures.scores))
-        for name, pictures in (("attention x score", batch.pictures), ("attention", blind)):
-            _, filled = pseudo_loss(
-                model, replace(batch, pictures=pictures), fill, keys=torch.arange(EACH) + image_id
-            )
+        for name, filled in fill_both_ways(model, batch, fill).items():
             units = filled[(context == SLOT) | (context == SLOTS)].tolist()
             counts[name][0] += sum(class_of.get(unit) in named for unit in units)
             counts[name][1] += len(units)
