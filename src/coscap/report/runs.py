@@ -87,7 +87,11 @@ def _told(setup: dict[str, Any], notes: dict[str, Any]) -> dict[str, Any]:
     setup = setup or notes.get("training") or {}
     seen: dict[str, Any] = notes.get("validation") or {}
     step, epoch = notes.get("step", seen.get("step")), notes.get("epoch", seen.get("epoch"))
-    told = {"steps": step, "epochs": epoch, "batch": setup.get("batch_size")}
+    told = {
+        "steps": step,
+        "epochs": None if epoch is None else round(float(epoch), 2),
+        "batch": setup.get("batch_size"),
+    }
     if setup.get("pseudo"):
         told["pseudo weight"] = setup["pseudo"].get("weight")
     return {name: value for name, value in told.items() if value is not None}
