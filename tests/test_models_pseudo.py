@@ -20,9 +20,9 @@ FILL = Fill(torch.tensor([6, 7, 8, -1]), torch.tensor([10, 11, 12, -1]))
 KEYS = torch.arange(4)
 
 
-def make_model() -> CosCvae:
+def make_model(**more: object) -> CosCvae:
     torch.manual_seed(0)
-    return CosCvae(ModelConfig(**SIZES))
+    return CosCvae(ModelConfig(**{**SIZES, **more}))
 
 
 def plain_fill(attention: list[list[float]], contexts: list[int], labels: list[int]) -> list[int | None]:
@@ -101,9 +101,10 @@ def test_slots_are_filled_as_the_plain_rule_says(sure: int, feed: str, objects: 
 
 
 @pytest.mark.parametrize("objects", ["prior", "posterior"])
-def test_a_filled_caption_is_learnt_as_any_other_caption(objects: str) -> None:
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_a_filled_caption_is_learnt_as_any_other_caption(objects: str, dropout: float) -> None:
     """Loss and gradient are those of `model.loss` on the filled captions, though the decoder ran once."""
-    model, batch = make_model().double(), sure_of(0)
+    model, batch = make_model(word_dropout=dropout).double(), sure_of(0)
     pictures = replace(batch.pictures, features=batch.pictures.features.double())
     batch = replace(batch, pictures=pictures)
     parts, words = pseudo_loss(model, batch, FILL, objects=objects, keys=KEYS)
