@@ -13,11 +13,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from coscap.contexts.examples import neighbour_batch
 from coscap.contexts.folder import open_neighbours
-from coscap.contexts.pseudo import caption_tensors, fill_table
+from coscap.contexts.pseudo import fill_table
 from coscap.data import open_prepared
 from coscap.data.batch import Batch
-from coscap.data.collate import region_batch
 from coscap.models import CosCvae, load_pretrained
 from coscap.models.pseudo import Fill, Slots
 from coscap.text.vocabulary import SLOT, SLOTS
@@ -73,20 +73,10 @@ def main() -> None:
     counts = {"attention x score": [0, 0], "attention": [0, 0]}  # objects named by people, all objects
     for image in chosen.tolist():
         near = neighbours.of(image)[:EACH].astype(np.int64)
-        words, context, lengths = caption_tensors(prepared, near)
-        image_id = int(prepared.image_ids[image])
-        batch = Batch(
-            pictures=region_batch([store.get(image_id)]),
-            rows=torch.zeros(EACH, dtype=torch.long),
-            words=words,
-            context=context,
-            objects=words.new_zeros(EACH, 1),
-            lengths=lengths,
-            image_ids=torch.tensor([image_id]),
-        )
+        batch = neighbour_batch(prepared, store, image, near)
         named = {int(k) for caption in prepared.captions_of(image) for k in prepared.object_classes(caption)}
         for name, filled in fill_both_ways(model, batch, fill).items():
-            units = filled[(context == SLOT) | (context == SLOTS)].tolist()
+            units = filled[(batch.context == SLOT) | (batch.context == SLOTS)].tolist()
             counts[name][0] += sum(class_of.get(unit) in named for unit in units)
             counts[name][1] += len(units)
     table = Table("slots filled by", "objects", "named by people", title=f"{len(chosen)} pictures")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from coscap.contexts.folder import Neighbours
 from coscap.contexts.pseudo import caption_tensors, fill_table
@@ -48,20 +49,26 @@ def examples(
     return found
 
 
-@torch.no_grad()
-def _fill(
-    prepared: Prepared, store: Store, image: int, near: np.ndarray, model: CosCvae, device: str
-) -> list[str]:
+def neighbour_batch(prepared: Prepared, store: Store, image: int, near: NDArray[np.int64]) -> Batch:
+    """One picture with captions of its neighbours; near: their numbers."""
     words, context, lengths = caption_tensors(prepared, near)
-    batch = Batch(
-        pictures=region_batch([store.get(int(prepared.image_ids[image]))]),
+    image_id = int(prepared.image_ids[image])
+    return Batch(
+        pictures=region_batch([store.get(image_id)]),
         rows=torch.zeros(len(near), dtype=torch.long),
         words=words,
         context=context,
         objects=words.new_zeros(len(near), 1),
         lengths=lengths,
-        image_ids=torch.tensor([int(prepared.image_ids[image])]),
-    ).to(device)
+        image_ids=torch.tensor([image_id]),
+    )
+
+
+@torch.no_grad()
+def _fill(
+    prepared: Prepared, store: Store, image: int, near: np.ndarray, model: CosCvae, device: str
+) -> list[str]:
+    batch = neighbour_batch(prepared, store, image, near).to(device)
     fill = fill_table(store.recipe, prepared.classes, prepared.vocabulary).to(device)
     keys = torch.arange(len(near), device=device)
     _, filled = pseudo_loss(model.eval(), batch, fill, feed="neighbour", keys=keys)
