@@ -45,6 +45,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
             notes={"step": 10, "epoch": 0.5},
         )
         setup = {"batch_size": 8, "pseudo": {"weight": 0.2} if name == "pseudo" else None}
+        setup["start"] = "runs/first" if name == "paired" else None
         (folder / name / "config.yaml").write_text(yaml.safe_dump(setup))
     return folder
 
@@ -84,6 +85,7 @@ def test_tables_figures_and_numbers_of_every_kind_of_run(made: Path) -> None:
     page = (made / "README.md").read_text()
     for row in ("COS-CVAE", "COS-CVAE (paired)", "Seq-CVAE (attn)", "UpDown, beam", "UpDown, diverse beam"):
         assert f"| **{row}** |" in page
+    assert "without those of the models that COS-CVAE (paired) began with" in page and "| + 10 |" in page
     assert "temperature 0.8" in page and "-n 6 --temperature 0.8 --seed 0 --out" in page
     assert "COS-CVAE, paper" in page and "| **COS-CVAE** | 6 |" in page
     for name in ("best-ten.png", "best-ten.svg", "cider-by-samples.png", "cider-by-samples.svg"):

@@ -119,7 +119,12 @@ def _differences(results: Results, notes: Sequence[str]) -> str:
     seen = [run for run in results.runs if {"steps", "batch"} <= run.training.keys()]
     if seen:
         most = max(run.training["steps"] * run.training["batch"] for run in seen)
-        told.append(f"At most {most:,} captions seen in training. The paper: 70,000 iterations, 88 epochs.")
+        later = [run.name for run in seen if run.training.get("began with another model")]
+        told.append(
+            f"At most {most:,} captions seen in training"
+            + (f", without those of the models that {', '.join(later)} began with" if later else "")
+            + ". The paper: 70,000 iterations, 88 epochs."
+        )
     if results.pool is not None and results.pool[0] < results.pool[1]:
         told.append(
             f"Re-ranking compares with {results.pool[0]:,} of the {results.pool[1]:,} training pictures: those "
@@ -133,6 +138,8 @@ def _runs(results: Results) -> str:
     for run in results.runs:
         told = [run.training.get(name) for name in ("steps", "epochs", "batch", "pseudo weight")]
         words = ["–" if value is None else f"{value:,}" for value in told]
+        if run.training.get("began with another model"):
+            words[0] = f"+ {words[0]}"
         rows.append([f"**{run.name}**", f"`{shown(run.given)}`", *words, f"`{run.weights[:12]}`"])
     return tables.table(["", "folder", "steps", "epochs", "batch", "pseudo weight", "weights"], rows, left=2)
 

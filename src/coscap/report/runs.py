@@ -92,6 +92,8 @@ def _told(setup: dict[str, Any], notes: dict[str, Any]) -> dict[str, Any]:
         "epochs": None if epoch is None else round(float(epoch), 2),
         "batch": setup.get("batch_size"),
     }
+    if setup.get("start"):
+        told["began with another model"] = True
     if setup.get("pseudo"):
         told["pseudo weight"] = setup["pseudo"].get("weight")
     return {name: value for name, value in told.items() if value is not None}
