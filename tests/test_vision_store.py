@@ -59,18 +59,6 @@ def test_rows_are_views_of_the_file(path) -> None:
     assert not regions.features.flags.writeable and not regions.features.flags.owndata
 
 
-def test_gather_pads(path) -> None:
-    store = RegionStore.open(path)
-    batch = store.gather(np.array([2, 1, 0]))
-    assert batch.features.shape == (3, 5, 6) and batch.mask.sum(axis=1).tolist() == [5, 0, 3]
-    assert np.array_equal(batch.features[2, :3], PICTURES[907].features)
-    assert np.array_equal(batch.boxes[0], PICTURES[55].boxes)
-    assert np.array_equal(batch.labels[0], PICTURES[55].labels) and (batch.labels[1] == -1).all()
-    assert (batch.labels[2, 3:] == -1).all() and (batch.features[2, 3:] == 0).all()
-    assert (batch.scores[2, 3:] == 0).all()
-    assert store.gather([1]).features.shape == (1, 1, 6)  # never of no width
-
-
 def test_another_process_can_have_it(path) -> None:
     store = pickle.loads(pickle.dumps(RegionStore.open(path)))  # noqa: S301  what multiprocessing does
     assert same(store.get(55), PICTURES[55])
@@ -169,9 +157,10 @@ def test_pages_that_were_read_are_let_go_of(tmp_path, monkeypatch) -> None:
         for image_id in range(8):
             writer.add(image_id, Regions(features * image_id, **rest, scores=np.ones(16, np.float32)))
     store = RegionStore.open(path)
-    store.gather(range(8))
+    for position in range(8):
+        assert (store.at(position).features == position).all()
     assert resident(path) > 8_000
     monkeypatch.setattr("coscap.vision.store.HELD", 3_000_000)
     for position in range(8):
-        assert (store.gather([position]).features == position).all()
+        assert (store.at(position).features == position).all()
     assert resident(path) < 8_000

@@ -19,7 +19,7 @@ import json
 import mmap
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -34,17 +34,6 @@ from coscap.vision.regions import Recipe, Regions
 LAYOUT = 1
 HELD = 1 << 30  # bytes of pictures that are read before their pages are let go of
 ROWS = {"features": np.float16, "boxes": np.float32, "labels": np.int16, "scores": np.float32}
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """Regions of several pictures, padded with zeros (labels with -1) to the largest set among them."""
-
-    features: NDArray[np.float16]  # (P, R, F)
-    boxes: NDArray[np.float32]  # (P, R, 4)
-    labels: NDArray[np.int64]  # (P, R)
-    scores: NDArray[np.float32]  # (P, R)
-    mask: NDArray[np.bool_]  # (P, R) True where there is a region
 
 
 class RegionStore:
@@ -92,6 +81,7 @@ class RegionStore:
     def at(self, position: int) -> Regions:
         """The regions of the picture at a position of the store: views into the file, not copies."""
         rows = slice(self._offsets[position], self._offsets[position + 1])
+        self._let_go(int(rows.stop - rows.start) * self.recipe.width * 2)
         return Regions(**{name: array[rows] for name, array in self._rows.items()})
 
     def positions(self, ids: Iterable[int] | NDArray[np.int64]) -> NDArray[np.int64]:
@@ -101,25 +91,6 @@ class RegionStore:
             return np.full(wanted.shape, -1, np.int64)
         places = np.searchsorted(self._sorted, wanted).clip(max=len(self.ids) - 1)
         return np.where(self._sorted[places] == wanted, self._order[places], -1)
-
-    def gather(self, positions: NDArray[np.integer] | Iterable[int]) -> Gathered:
-        """The regions of several pictures (by position), padded: what a batch is made of."""
-        where = np.asarray(
-            positions if isinstance(positions, np.ndarray) else list(positions), dtype=np.int64
-        )
-        starts, counts = self._offsets[where], self._offsets[where + 1] - self._offsets[where]
-        width = max(int(counts.max(initial=0)), 1)
-        mask = np.arange(width) < counts[:, None]  # (P, R)
-        padded = {
-            name: np.zeros((len(where), width, *rows.shape[1:]), rows.dtype)
-            for name, rows in self._rows.items()
-        }
-        for index, (start, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True)):
-            for name, rows in self._rows.items():
-                padded[name][index, :count] = rows[start : start + count]
-        self._let_go(int(counts.sum()) * self._rows["features"].itemsize * self.recipe.width)
-        labels = np.where(mask, padded["labels"], -1).astype(np.int64)
-        return Gathered(padded["features"], padded["boxes"], labels, padded["scores"], mask)
 
     def _let_go(self, read: int) -> None:
         """After enough bytes were read, drop the mapped pages from this process; those needed again come back."""
