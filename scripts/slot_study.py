@@ -6,6 +6,7 @@ Slots are filled by attention times the detector's score, as in training, and by
 """
 
 import argparse
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,7 @@ from coscap.contexts.folder import open_neighbours
 from coscap.contexts.pseudo import fill_table
 from coscap.data import open_prepared
 from coscap.data.batch import Batch
+from coscap.errors import UserError
 from coscap.models import CosCvae, load_pretrained
 from coscap.models.pseudo import Fill, Slots
 from coscap.text.vocabulary import SLOT, SLOTS
@@ -86,4 +88,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)

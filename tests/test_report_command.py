@@ -86,6 +86,7 @@ def test_tables_figures_and_numbers_of_every_kind_of_run(made: Path) -> None:
     for row in ("COS-CVAE", "COS-CVAE (paired)", "Seq-CVAE (attn)", "UpDown, beam", "UpDown, diverse beam"):
         assert f"| **{row}** |" in page
     assert "without those of the models that COS-CVAE (paired) began with" in page and "| + 10 |" in page
+    assert "steps after those of the model that the run began with" in page
     assert "temperature 0.8" in page and "-n 6 --temperature 0.8 --seed 0 --out" in page
     assert "COS-CVAE, paper" in page and "| **COS-CVAE** | 6 |" in page
     for name in ("best-ten.png", "best-ten.svg", "cider-by-samples.png", "cider-by-samples.svg"):

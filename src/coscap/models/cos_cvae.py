@@ -16,6 +16,7 @@ from coscap.models.config import ModelConfig
 from coscap.models.gaussian import Gaussian, kl
 from coscap.models.latents import Latents
 from coscap.models.object_head import ObjectHead
+from coscap.models.packing import Packing
 from coscap.models.posteriors import ObjectPosterior
 from coscap.models.prior import Prior, PriorState
 from coscap.models.regions import Memory
@@ -90,8 +91,7 @@ class CosCvae(SequentialModel):
     def _expect_objects(self, teacher: Teacher, words: Tensor, context: Tensor, objects: Tensor) -> Gaussian:
         """p(z^o_t | z^o_{<t}, z^m_{<=t}, x_{<t}, I). words: (N, D) embedded x_{t-1}"""
         packing = teacher.packing
-        seen = context if self.config.object_prior_sees == "current" else packing.shift(context)
-        latents = torch.cat([seen, packing.shift(objects)], dim=1)
+        latents = torch.cat([self._seen(context, packing), packing.shift(objects)], dim=1)
         return self.object_prior.expect(words, latents, teacher.memory.mean, teacher.owners, packing)
 
     def _draw_objects(self, teacher: Teacher, words: Tensor, context: Tensor) -> Tensor:
@@ -102,24 +102,25 @@ class CosCvae(SequentialModel):
         )
 
     def object_draws(self, teacher: Teacher, context: Tensor) -> "ObjectDraws":
-        current = self.config.object_prior_sees == "current"
-        return ObjectDraws(self, teacher, context if current else teacher.packing.shift(context))
+        return ObjectDraws(self, teacher, self._seen(context, teacher.packing))
+
+    def _seen(self, context: Tensor, packing: Packing) -> Tensor:
+        """What p(z^o_t) sees of z^m: z^m_t or z^m_{t-1}. context: (N, Zm) -> (N, Zm)"""
+        return context if self.config.object_prior_sees == "current" else packing.shift(context)
 
     def encode(
         self, batch: Batch, *, generator: torch.Generator | None = None, keys: Tensor | None = None
     ) -> Latents:
         teacher = self._teacher(batch, generator, keys)
-        named = self._named(teacher)
-        read, listed = self._embed(teacher.context, named)
-        z_m, q_m = self._infer_context(teacher, read)
-        z_o, q_o = self._infer_objects(teacher, named, listed, z_m)
+        known = self._posteriors(teacher, "posterior")
+        assert known.objects is not None and known.object_posterior is not None
         unpack = teacher.packing.unpack
         return Latents(
             lengths=batch.lengths,
-            context=unpack(z_m),
-            objects=unpack(z_o),
-            context_posterior=padded(q_m, teacher),
-            object_posterior=padded(q_o, teacher),
+            context=unpack(known.context),
+            objects=unpack(known.objects),
+            context_posterior=padded(known.context_posterior, teacher),
+            object_posterior=padded(known.object_posterior, teacher),
         )
 
     def _start_objects(

@@ -80,6 +80,7 @@ def _readme(
     return "\n\n".join(parts) + "\n"
 
 
+_LATER = '"+": steps after those of the model that the run began with.'
 _ORACLE = (
     " For each picture and metric the best of its captions, then the mean over pictures; BLEU and METEOR "
     "are those of single captions."
@@ -141,7 +142,9 @@ def _runs(results: Results) -> str:
         if run.training.get("began with another model"):
             words[0] = f"+ {words[0]}"
         rows.append([f"**{run.name}**", f"`{shown(run.given)}`", *words, f"`{run.weights[:12]}`"])
-    return tables.table(["", "folder", "steps", "epochs", "batch", "pseudo weight", "weights"], rows, left=2)
+    found = tables.table(["", "folder", "steps", "epochs", "batch", "pseudo weight", "weights"], rows, left=2)
+    later = any(run.training.get("began with another model") for run in results.runs)
+    return found + (f"\n\n{_LATER}" if later else "")
 
 
 def _order_words(checked: Sequence[order.Check], many: bool) -> str:
