@@ -131,6 +131,7 @@ def test_regions_are_those_of_the_detector(
     [
         ("seq_cvae", {"temperature_mode": "power", "decoder_word_width": 0, "grid": False}),
         ("updown", {"mean_over": "detections", "geometry": True}),
+        ("updown", {"detections": 1}),
     ],
 )
 def test_every_kind_of_model(kind: str, settings: dict, tmp_path: Path) -> None:

@@ -163,6 +163,27 @@ def test_grid_cells_can_be_left_out_but_not_all_regions():
     assert bool(torch.isfinite(written(model, nothing, 1)[1]).all())
 
 
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_only_the_best_detections_are_looked_at(most):
+    """Whether the loader leaves the others out or the model does: the same attention over those that stay."""
+    model, regions = model_of(detections=most, grid=True), make_regions()
+    detected = regions.mask & (regions.labels >= 0)
+    stay = regions.mask & ~(detected & (detected.cumsum(1) > most))
+    memory = model.regions(regions)
+    assert torch.equal(memory.mask, stay[:, : memory.mask.shape[1]])
+    everything = model_of(grid=True)
+    everything.load_state_dict(model.state_dict())
+    left_out = written(everything, replace(regions, mask=stay), 2)
+    assert all(
+        torch.equal(one, other) for one, other in zip(written(model, regions, 2), left_out, strict=True)
+    )
+
+
+def test_a_model_must_look_at_something():
+    with pytest.raises(ValueError, match="detections: 0 needs grid: true"):
+        model_of(detections=0, grid=False)
+
+
 def test_mean_is_taken_over_the_chosen_regions():
     regions = make_regions()
     detected = regions.mask & (regions.labels >= 0)

@@ -20,6 +20,7 @@ from coscap.models.gaussian import Gaussian
 from coscap.models.groups import Groups
 from coscap.models.layers import Gates
 from coscap.models.prior import Prior, PriorState
+from coscap.models.regions import looked_at, or_else
 from coscap.models.rows import Said, Straight
 from coscap.models.sequential import SequentialModel
 
@@ -71,16 +72,14 @@ class Start(Graph):
         model, encoder, config = self.model, self.model.regions, self.model.config
         regions = RegionBatch(features, boxes, labels, scores, mask, labels[:, 0])
         # As RegionEncoder.forward, but padding stays: how much of it there is depends on the values.
-        detected = mask & (labels >= 0)
-        used = mask if config.grid else _or_else(detected, mask)
-        used = _or_else(used, torch.arange(mask.shape[1])[None] == 0)
+        used, detected = looked_at(config, mask, labels)
         values = encoder._describe(regions, used, mask.shape[1])  # (P, R, F)
         if encoder.project is not None:
             values = torch.relu(encoder.project(values))
         if encoder.norm is not None:
             values = encoder.norm(values)
         chosen = {"all": used, "detections": detected, "grid": used & ~detected}[config.mean_over]
-        weights = _or_else(chosen & used, used).to(values.dtype)
+        weights = or_else(chosen & used, used).to(values.dtype)
         mean = torch.einsum("pr,prf->pf", weights / weights.sum(1, keepdim=True), values)
         barred = torch.where(used, 0.0, float("-inf"))
         seen = [gates.pictures(mean).expand(mean.shape[0], -1) for gates in _gates(model)]
@@ -230,8 +229,3 @@ def _run(
     """One word of a prior; gates: (N, 4 H) what the picture adds."""
     inputs = torch.addmm(gates, torch.cat([words, latents], dim=1), prior.gates.step.t())
     return prior.step(inputs, state, PLAIN)
-
-
-def _or_else(mask: Tensor, other: Tensor) -> Tensor:
-    """mask, and in rows where it is empty the other."""
-    return mask | (other & ~mask.any(1, keepdim=True))

@@ -31,6 +31,8 @@ class ModelConfig(BaseModel):
     """Append x1, y1, x2, y2, width, height, area and score of a region to its feature."""
     grid: bool = True
     """Use the cells of the grid (label -1) besides the detections."""
+    detections: int | None = Field(None, ge=0)
+    """Use at most this many detections of a picture, best first; null: all of them, 0: the grid alone."""
     mean_over: Literal["all", "detections", "grid"] = "all"
     """The regions that v-bar is the mean of; all of them where a picture has none of that kind."""
     region_projection: int = Field(0, ge=0)
@@ -120,6 +122,8 @@ class ModelConfig(BaseModel):
             )
         if self.mean_over == "grid" and not self.grid:
             raise ValueError("mean_over: grid needs grid: true")
+        if self.detections == 0 and not self.grid:
+            raise ValueError("detections: 0 needs grid: true, or nothing is left to look at")
         return self
 
     @property

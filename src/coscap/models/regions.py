@@ -40,9 +40,7 @@ class RegionEncoder(nn.Module):
 
     def forward(self, regions: RegionBatch) -> Memory:
         config = self.config
-        detected = regions.mask & (regions.labels >= 0)  # (P, R)
-        used = regions.mask if config.grid else _or_else(detected, regions.mask)
-        used = _or_else(used, torch.zeros_like(used).index_fill(1, used.new_zeros(1, dtype=torch.long), True))
+        used, detected = looked_at(config, regions.mask, regions.labels)  # (P, R) each
         width = int(used.any(0).nonzero().max()) + 1  # columns after it are padding for every picture
         used, detected = used[:, :width], detected[:, :width]
         values = self._describe(regions, used, width)  # (P, R', F)
@@ -51,7 +49,7 @@ class RegionEncoder(nn.Module):
         if self.norm is not None:
             values = self.norm(values)
         chosen = {"all": used, "detections": detected, "grid": used & ~detected}[config.mean_over]
-        weights = _or_else(chosen & used, used).to(values.dtype)
+        weights = or_else(chosen & used, used).to(values.dtype)
         weights = weights / weights.sum(1, keepdim=True)
         return Memory(values=values, mask=used, mean=torch.einsum("pr,prf->pf", weights, values))
 
@@ -71,6 +69,17 @@ class RegionEncoder(nn.Module):
         return torch.where(used[:, :, None], joint, 0)  # what padding holds must not matter
 
 
-def _or_else(mask: Tensor, other: Tensor) -> Tensor:
+def looked_at(config: ModelConfig, mask: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Masks (P, R) of the regions that a model uses, never none of a picture, and of the detections among them."""
+    detected = mask & (labels >= 0)
+    allowed = detected
+    if config.detections is not None:  # they come by falling score
+        allowed = detected & (detected.cumsum(1) <= config.detections)
+    used = allowed | (mask & ~detected) if config.grid else allowed
+    used = or_else(or_else(used, mask), torch.arange(mask.shape[1], device=mask.device)[None] == 0)
+    return used, detected & used
+
+
+def or_else(mask: Tensor, other: Tensor) -> Tensor:
     """mask, and in rows where it is empty the other."""
     return mask | (other & ~mask.any(1, keepdim=True))

@@ -116,7 +116,7 @@ def _assemble(config: TrainConfig, out: Path, ranks: Ranks, wish: Wish) -> tuple
     prepared, store = open_prepared(config.data), open_regions(config.regions)
     seed_all(config.seed, -1, 0)
     model = build_model(model_config(config.model, prepared, store))
-    batches = _batches(config, prepared, store, ranks, grid=model.config.grid)
+    batches = _batches(config, prepared, store, ranks, model.config)
     trainer = Trainer(
         config,
         out,
@@ -141,8 +141,10 @@ def _assemble(config: TrainConfig, out: Path, ranks: Ranks, wish: Wish) -> tuple
     return trainer, steps
 
 
-def _batches(config: TrainConfig, prepared: Prepared, store: Store, ranks: Ranks, grid: bool) -> Loader:
-    """This process's share of each batch; cells of the grid only if the model looks at them."""
+def _batches(
+    config: TrainConfig, prepared: Prepared, store: Store, ranks: Ranks, looks: ModelConfig
+) -> Loader:
+    """This process's share of each batch, with the regions that the model looks at."""
     share, rest = divmod(config.batch_size, ranks.world)
     if rest:
         raise UserError(
@@ -158,7 +160,8 @@ def _batches(config: TrainConfig, prepared: Prepared, store: Store, ranks: Ranks
         config.captions,
         rank=ranks.rank,
         world=ranks.world,
-        grid=grid,
+        detections=looks.detections,
+        grid=looks.grid,
     )
 
 
