@@ -71,7 +71,11 @@ def build(options: Options, tell: Callable[[str], None]) -> Results:
     ranker = Ranker(prepared, stores, pictures, options.work) if options.rerank else None
     novel = prepared.manifest["split"].get("method") == "heldout"
     judge = Judge.of(
-        {image: references[image] for image in pictures}, ranker, meteor=reason is None, objects=novel
+        {image: references[image] for image in pictures},
+        ranker,
+        prepared.classes,
+        meteor=reason is None,
+        objects=novel,
     )
     found = []
     samplers = {run.name: Sampler(run, stores, options.work, options.device) for run in runs}

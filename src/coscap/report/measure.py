@@ -14,7 +14,9 @@ from coscap.metrics.oracle import curves
 from coscap.metrics.overlap import Overlap, overlap
 from coscap.metrics.words import token_groups
 from coscap.report.ranking import Ranker, ranked
+from coscap.report.said import Said
 from coscap.report.sampling import Samples
+from coscap.text.objects import ObjectClasses
 
 Figures = dict[str, float]
 
@@ -31,20 +33,28 @@ class Judge:
     pictures: tuple[int, ...]
     references: list[list[str]]  # tokenised, in the order of the pictures
     ranker: Ranker | None
+    said: Said
     meteor: bool
     objects: bool  # whether novel objects are counted
 
     @classmethod
     def of(
-        cls, references: Mapping[int, Sequence[str]], ranker: Ranker | None, *, meteor: bool, objects: bool
+        cls,
+        references: Mapping[int, Sequence[str]],
+        ranker: Ranker | None,
+        classes: ObjectClasses,
+        *,
+        meteor: bool,
+        objects: bool,
     ) -> "Judge":
-        return cls(tuple(references), token_groups(list(references.values())), ranker, meteor, objects)
+        tokens = token_groups(list(references.values()))
+        return cls(tuple(references), tokens, ranker, Said(tokens, classes), meteor, objects)
 
     def measure(self, samples: Samples, budgets: Sequence[int]) -> Figures:
         """Every figure at each budget: a number of samples, of which the first so many are taken."""
         tokens = token_groups([samples[image] for image in self.pictures])
         found = _Scored(tokens, self.references, self.meteor)
-        figures = found.curves(budgets)
+        figures = found.curves(budgets) | self.said.figures(tokens, budgets)
         if self.objects:
             figures |= self._objects(tokens)
         scores = self.ranker.scores(tokens) if self.ranker is not None else None

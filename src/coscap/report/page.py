@@ -71,6 +71,7 @@ def _readme(
         parts += [_picture(pictures["best10"], "CIDEr of the best ten captions after re-ranking") + _BEST_TEN]
         parts += ["## Diversity", _beside("diversity") + _DIVERSITY, tables.diversity(found, budgets)]
         parts += ["### Self-CIDEr", _beside("self_cider"), tables.self_cider(found, budgets)]
+    parts += ["## Contexts and objects", _SAID, tables.said(found, budgets)]
     if results.novel_objects:
         parts += ["## Novel objects", _beside("novel_objects") + _OBJECTS]
         parts += [tables.novel_objects(found, budgets), _picture(pictures["f1"], "F1 of novel objects")]
@@ -93,6 +94,12 @@ _BEST_TEN = "\n\nThe paper draws the same for 20 samples in its figure 3; it pri
 _DIVERSITY = (
     f" The {KEPT} best different captions after re-ranking; unique is of all samples. The paper does not say "
     "which of the two mBLEU-4 it took. Its novel captions are of 1,000 pictures; their % is of 5,000."
+)
+_SAID = (
+    "Not in the paper. Of the first samples: contexts (captions with a slot in place of each object) that differ; "
+    "different classes of objects in a caption and in all captions of a picture; of the classes that a caption names, "
+    "those that a reference of its picture names too; and of the classes that references name, those that a "
+    "caption found."
 )
 _OBJECTS = (
     " F1 in % of naming the object in any of n captions where a reference names it (`docs/metrics.md`)."

@@ -68,6 +68,29 @@ def diversity(found: Sequence[Measured], budgets: Sequence[int]) -> str:
     return table(head, rows)
 
 
+def said(found: Sequence[Measured], budgets: Sequence[int]) -> str:
+    head = [
+        "",
+        "of",
+        "contexts that differ %",
+        "objects in a caption",
+        "in all",
+        "named by people %",
+        "found %",
+    ]
+    names = (("contexts", 1), ("objects-each", 2), ("objects", 2), ("true", 1), ("named", 1))
+    rows = [
+        [
+            f"**{each.method.name}**",
+            str(n),
+            *(figure(each, f"said/{n}/{name}", digits) for name, digits in names),
+        ]
+        for n in budgets
+        for each in found
+    ]
+    return table(head, rows)
+
+
 def self_cider(found: Sequence[Measured], budgets: Sequence[int]) -> str:
     head = ["", *(f"best 5 of {n}" for n in budgets), *(f"all {n}" for n in budgets)]
     rows = []
