@@ -13,7 +13,7 @@ SAMPLES = [
 
 
 def test_contexts_and_objects_are_those_counted_by_hand():
-    figures = Said(REFERENCES, load_classes("coco")).figures(SAMPLES, (2, 4))
+    figures = Said(REFERENCES, load_classes("coco")).figures(SAMPLES, (1, 2, 4))
     # of 2: "a <s> on a <s>" twice; "a <s> in a field" twice
     assert figures["said/2/contexts"] == pytest.approx(100 * (1 / 2 + 1 / 2) / 2)
     # of 4: on, with, the sky; in a field, a field
@@ -21,12 +21,13 @@ def test_contexts_and_objects_are_those_counted_by_hand():
     assert figures["said/4/objects-each"] == pytest.approx((2 + 2 + 1 + 0 + 1 + 1 + 1 + 0) / 8)
     assert figures["said/4/objects"] == pytest.approx((4 + 2) / 2)
     # dog and couch, not cat but chair, dog; people name no object in the second picture
-    assert figures["said/4/true"] == pytest.approx(100 * 4 / 8)
-    assert figures["said/2/true"] == pytest.approx(100 * 3 / 6)
-    assert figures["said/4/named"] == pytest.approx(100.0)  # dog, couch and chair
+    assert figures["said/4/named"] == pytest.approx(100 * 4 / 8)
+    assert figures["said/2/named"] == pytest.approx(100 * 3 / 6)
+    assert figures["said/1/found"] == pytest.approx(100 * 2 / 3)  # dog and couch, not chair
+    assert figures["said/4/found"] == pytest.approx(100.0)
 
 
 def test_where_no_object_is_named_there_is_no_share():
     figures = Said([["a red sky"]], load_classes("coco")).figures([["a field"]], (1,))
-    assert not {"said/1/true", "said/1/named"} & figures.keys()
+    assert not {"said/1/named", "said/1/found"} & figures.keys()
     assert figures["said/1/objects"] == 0

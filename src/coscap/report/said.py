@@ -14,7 +14,7 @@ class Said:
     def __init__(self, references: Sequence[Sequence[str]], classes: ObjectClasses) -> None:
         """references: tokenised captions of each picture"""
         self.classes = classes
-        self.named = [self._classes(self._split(captions)) for captions in references]
+        self.named = [_classes(self._split(captions)) for captions in references]
 
     def figures(self, tokens: Sequence[Sequence[str]], budgets: Sequence[int]) -> dict[str, float]:
         """tokens: the samples of each picture. Figures are of the first n of them, for each n of the budgets."""
@@ -22,9 +22,9 @@ class Said:
         parts = [self._split(captions) for captions in tokens]
         for n in budgets:
             first = [each[:n] for each in parts]
-            told = [self._classes(each) for each in first]
+            told = [_classes(each) for each in first]
             spoken = [found for each in first for found in each]
-            true = [
+            by_people = [
                 index in named
                 for each, named in zip(first, self.named, strict=True)
                 for found in each
@@ -37,10 +37,10 @@ class Said:
                 "objects-each": np.mean([len(set(found.classes)) for found in spoken]),
                 "objects": np.mean([len(told_of) for told_of in told]),
             }
-            if true:
-                values["true"] = 100 * np.mean(true)
+            if by_people:
+                values["named"] = 100 * np.mean(by_people)
             if asked:
-                values["named"] = 100 * np.mean(
+                values["found"] = 100 * np.mean(
                     [len(told_of & named) / len(named) for told_of, named in asked]
                 )
             figures |= {f"said/{n}/{name}": float(value) for name, value in values.items()}
@@ -49,5 +49,6 @@ class Said:
     def _split(self, captions: Sequence[str]) -> list[Split]:
         return [split(caption.split(" "), self.classes) for caption in captions]
 
-    def _classes(self, parts: Sequence[Split]) -> set[int]:
-        return {index for found in parts for index in found.classes}
+
+def _classes(parts: Sequence[Split]) -> set[int]:
+    return {index for found in parts for index in found.classes}

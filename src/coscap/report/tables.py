@@ -78,7 +78,7 @@ def said(found: Sequence[Measured], budgets: Sequence[int]) -> str:
         "named by people %",
         "found %",
     ]
-    names = (("contexts", 1), ("objects-each", 2), ("objects", 2), ("true", 1), ("named", 1))
+    names = (("contexts", 1), ("objects-each", 2), ("objects", 2), ("named", 1), ("found", 1))
     rows = [
         [
             f"**{each.method.name}**",
