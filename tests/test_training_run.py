@@ -170,6 +170,8 @@ def test_refusals_are_sentences(world: Path, tmp_path: Path) -> None:
     refused("float16 needs a GPU", "precision=float16", out=tmp_path / "e")
     if importlib.util.find_spec("tensorboard") is None:
         refused("needs the package tensorboard", "tensorboard=true", out=tmp_path / "f")
+    refused("nowhere", "start=/nowhere", out=tmp_path / "g")
+    assert not any((tmp_path / name).exists() for name in "abcdefg")  # what was mended can be typed again
     other = make_world(tmp_path, seed=1)
     refused("another data set", f"data={other.parent / 'data'}", f"regions={other.parent / 'regions.h5'}")
     (tmp_path / "full").mkdir()

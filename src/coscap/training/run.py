@@ -50,7 +50,7 @@ def train_run(config: TrainConfig, out: Path, *, resume: bool = False, device: s
             raise UserError("precision: float16 needs a GPU; use bfloat16 or float32 here.")
         if config.tensorboard:
             board_class()
-        _claim(config, out, resume, ranks)
+        _check_folder(config, out, resume)
         trainer, steps = _assemble(config, out, ranks, wish)
         with Log(out, steps, config.tensorboard, quiet=not ranks.first) as log:
             outcome = trainer.fit(steps, log)
@@ -84,8 +84,8 @@ def data_digests(prepared: Prepared, store: Store) -> dict[str, str]:
     }
 
 
-def _claim(config: TrainConfig, out: Path, resume: bool, ranks: Ranks) -> None:
-    """Make the run folder, or see that the one that is there is of this run."""
+def _check_folder(config: TrainConfig, out: Path, resume: bool) -> None:
+    """See that the run folder is free, or that of this run."""
     known = out / "config.yaml"
     if known.exists() and not resume:
         raise UserError(f"{out} holds a run already; go on with --resume, or choose another --out folder.")
@@ -100,14 +100,18 @@ def _claim(config: TrainConfig, out: Path, resume: bool, ranks: Ranks) -> None:
             )
     elif out.exists() and any(path.name[0] != "." for path in out.iterdir()):
         raise UserError(f"{out} is not empty and holds no run; choose another --out folder.")
-    ranks.any(False)  # all have looked before the first one writes
+
+
+def _claim(config: TrainConfig, out: Path, ranks: Ranks) -> None:
+    """Make the run folder. Only when all that the run needs was found, so that a mistake does not take its place."""
+    ranks.any(False)  # all have looked before the first one writes or drops anything
     if ranks.first:
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"{out} cannot be made as a folder ({error.strerror}).") from None
         sweep(out)
-        write_config(known, config)
+        write_config(out / "config.yaml", config)
         _note_environment(out / "environment.json", ranks)
 
 
@@ -134,7 +138,7 @@ def _assemble(config: TrainConfig, out: Path, ranks: Ranks, wish: Wish) -> tuple
         trainer.begin_with(
             weights_to_begin_with(config.start, model.config, model.state_dict(), prepared, store)
         )
-    ranks.any(False)  # all have looked before any is dropped
+    _claim(config, out, ranks)
     steps = trainer.restore(done[-1]) if done else _length(config, out, trainer)
     if ranks.first:
         cut_log(out, trainer.progress.step)
