@@ -8,6 +8,7 @@ import typer
 from coscap import __version__
 from coscap.cli import (
     analyse,
+    backbone,
     bulk,
     caption,
     contexts,
@@ -51,6 +52,7 @@ def _root(
 app.command("caption")(caption.caption)
 app.add_typer(features.app, name="features")
 app.add_typer(data.app, name="data")
+app.command("backbone")(backbone.backbone)
 app.command("contexts")(contexts.contexts)
 app.command("train")(train.train)
 app.command("sample")(sample.sample)

@@ -1,0 +1,343 @@
+"""Tune the built-in map network on the words of captions: which content words has any caption of this picture?
+
+A run folder is that of `coscap train`: checkpoints/, log.jsonl, config.json; at its end best/ with `backbone.onnx` (outputs
+`map` and `evidence`) and `words.json`. Order of the pictures, crops and flips follow from (seed, epoch, picture), so
+a run that was killed goes on to the same weights.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
+
+from coscap.data.prepared import Prepared, open_prepared
+from coscap.data.word_targets import SIDED_WORDS, WordTargets, choose_words, word_targets
+from coscap.errors import UserError
+from coscap.files import read_json, whole_folder, write_json
+from coscap.models import keep_freed_memory
+from coscap.training.checkpoint import (
+    Progress,
+    Tensors,
+    checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+    sweep,
+)
+from coscap.training.interrupt import stop_wish
+from coscap.training.log import Log, cut_log
+from coscap.training.optimiser import Average, optimiser_tensors, restore_optimiser
+from coscap.vision.backbone import Backbone, WordHead, WordNetwork, save_tuned
+from coscap.vision.builtin import MAP_SIDE, WEIGHTS, squash
+from coscap.vision.pictures import open_picture
+
+BANDS = ((0, 200), (200, 600), (600, 1000))  # words by frequency, for mean average precision
+START_OF_WARMUP = 1 / 25
+
+
+@dataclass(frozen=True)
+class BackboneConfig:
+    """What a run is made of; saved in its folder, and a resumed run must have the same."""
+
+    data: str
+    pictures: str
+    start: str = ""  # a run whose best network this one starts with; empty: the one of the package
+    words: int = 2000
+    epochs: float = 2.0
+    side: int = 192  # pixels of a crop
+    least_crop: float = 0.7  # of the picture's area
+    batch_size: int = 64
+    lr: float = 5e-4
+    head_lr: float = 2e-3
+    weight_decay: float = 0.02
+    warmup: float = 0.03
+    ema_decay: float = 0.999
+    frozen: int = 10  # convolutions from the picture on that keep their weights
+    precision: Literal["bf16", "fp32"] = "bf16"
+    limit: int = 0  # take only so many training pictures; 0 for all
+    validation: int = 2000  # pictures
+    validations: int = 8  # in the whole run
+    seed: int = 0
+
+
+class WordPictures(torch.utils.data.Dataset[tuple[Tensor, Tensor, Tensor]]):
+    """Crops of pictures with their words. An item is named by (epoch, place)."""
+
+    def __init__(self, paths: list[Path], targets: WordTargets, config: BackboneConfig) -> None:
+        self.paths, self.targets, self.config = paths, targets, config
+        self.sided = np.array([word in SIDED_WORDS for word in targets.words])
+
+    def __getitem__(self, item: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+        """The crop (S, S, 3) uint8, its words (W,) and which of them count (W,)."""
+        epoch, place = item
+        random = np.random.default_rng((self.config.seed, epoch, place))
+        picture = crop(open_picture(self.paths[place], least_side=self.config.side), random, self.config)
+        counts = np.ones(len(self.sided), np.float32)
+        if random.random() < 0.5:
+            picture = picture[:, ::-1]
+            counts[self.sided] = 0
+        words = self.targets.rows(np.array([place]))[0]
+        return torch.from_numpy(picture.copy()), torch.from_numpy(words), torch.from_numpy(counts)
+
+
+def crop(picture: Image.Image, random: np.random.Generator, config: BackboneConfig) -> NDArray[np.uint8]:
+    """A random part of at least `least_crop` of the picture, sides by up to 1 to 1.15, squashed to a square."""
+    width, height = picture.size
+    area = random.uniform(config.least_crop, 1.0)
+    aspect = math.exp(random.uniform(-0.14, 0.14))
+    w, h = min(1.0, math.sqrt(area * aspect)), min(1.0, math.sqrt(area / aspect))
+    x, y = random.uniform(0, 1 - w), random.uniform(0, 1 - h)
+    box = (x * width, y * height, (x + w) * width, (y + h) * height)
+    size = (config.side, config.side)
+    return np.asarray(picture.resize(size, Image.Resampling.BILINEAR, box=box, reducing_gap=2.0))
+
+
+def tune_backbone(
+    config: BackboneConfig, out: Path, *, resume: bool = False, device: str = "cpu", workers: int = 0
+) -> str:
+    """Run to the end, or to Ctrl-C. Gives "finished" or "interrupted"."""
+    keep_freed_memory()
+    data = open_prepared(config.data)
+    images, paths = _pictures(data, Path(config.pictures), "train", config.limit, config.seed)
+    seen, seen_paths = _pictures(data, Path(config.pictures), "validation", config.validation, config.seed)
+    if set(images.tolist()) & set(seen.tolist()) or set(images.tolist()) & set(data.images("test").tolist()):
+        raise UserError(f"{data.path}: a picture is in more than one split; make the data set anew.")
+    torch.manual_seed(config.seed)
+    start, words = _start(config)
+    words = words or choose_words(data, images, config.words)
+    targets = word_targets(data, images, words)
+    backbone = Backbone(start / "backbone.onnx" if start else WEIGHTS / "pplcnetv2.onnx",
+                        frozen=config.frozen, precision=config.precision)  # fmt: skip
+    head = WordHead(backbone.width, torch.from_numpy(targets.frequencies()))
+    if start:
+        _restore_head(head, start)
+    network = WordNetwork(backbone, head).to(device)
+    run = _Run(config, out, network, data, device)
+    run.open(resume)
+    pictures = WordPictures(paths, targets, config)
+    unseen = seen_paths, word_targets(data, seen, words)
+    return run.train(pictures, unseen, workers)
+
+
+class _Run:
+    def __init__(
+        self, config: BackboneConfig, out: Path, network: WordNetwork, data: Prepared, device: str
+    ) -> None:
+        self.config, self.out, self.network, self.device = config, out, network, device
+        self.digests = {"data": data.digest}
+        self.learnt = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        head = {id(p) for p in network.head.parameters()}
+        groups: list[dict[str, Any]] = []
+        for lr, mine in ((config.lr, False), (config.head_lr, True)):
+            for decay in (True, False):
+                params = [
+                    p for p in self.learnt.values() if (id(p) in head) == mine and (p.ndim >= 2) == decay
+                ]
+                groups.append({"params": params, "lr": lr, "weight_decay": config.weight_decay * decay})
+        self.lrs = [group["lr"] for group in groups]
+        self.optimiser = torch.optim.AdamW(groups, fused=True)
+        self.average = Average(config.ema_decay, network)
+        self.progress = Progress()
+
+    def open(self, resume: bool) -> None:
+        """A new folder, or the last checkpoint of one that is there."""
+        file = self.out / "config.json"
+        told = asdict(self.config)
+        if file.exists():
+            if not resume:
+                raise UserError(
+                    f"{self.out} holds a run already; go on with --resume or give another --out."
+                )
+            saved = read_json(file)
+            other = [name for name in told if saved.get(name) != told[name]]
+            if other:
+                raise UserError(
+                    f"{self.out} was begun with {other[0]} {saved.get(other[0])} and not {told[other[0]]}; "
+                    "go on with the same options or give another --out."
+                )
+            sweep(self.out)
+            found = checkpoints(self.out)
+            if found:
+                self.progress, tensors, _ = load_checkpoint(found[-1], self.digests)
+                self.network.load_state_dict(tensors.model)
+                restore_optimiser(self.optimiser, self.network, tensors.optimiser)
+                self.average.tensors = {
+                    name: value.to(self.device) for name, value in tensors.average.items()
+                }
+            cut_log(self.out, self.progress.step)
+        else:
+            self.out.mkdir(parents=True, exist_ok=True)
+            write_json(file, told, indent=1)
+
+    def train(self, pictures: WordPictures, unseen: tuple[list[Path], WordTargets], workers: int) -> str:
+        config, progress = self.config, self.progress
+        size = len(pictures.paths)
+        steps = max(1, round(config.epochs * size / config.batch_size))
+        every = max(1, steps // config.validations)
+        saved = time.monotonic()
+        with Log(self.out, steps) as log, stop_wish() as stop:
+            log.say(f"{size:,} pictures, {len(pictures.targets.words):,} words, {steps:,} steps")
+            log.start(progress.step)
+            losses: list[float] = []
+            for images, words, counts in self._batches(pictures, steps, workers):
+                losses.append(self._step(images, words, counts, steps))
+                progress.step += 1
+                epoch = progress.step * config.batch_size / size
+                if progress.step % 50 == 0:
+                    log.write("train", progress.step, epoch, {"nats": float(np.mean(losses))})
+                    losses.clear()
+                if progress.step % every == 0 or progress.step == steps:
+                    log.write("validation", progress.step, epoch, self.validate(*unseen))
+                    self._save(steps)
+                    saved = time.monotonic()
+                log.tick(progress.step)
+                if stop() or time.monotonic() - saved > 300:
+                    self._save(steps)
+                    saved = time.monotonic()
+                    if stop():
+                        return "interrupted"
+            self._write_best(pictures.targets.words)
+        return "finished"
+
+    def _batches(self, pictures: WordPictures, steps: int, workers: int) -> Iterator[tuple[Tensor, ...]]:
+        size, batch = len(pictures.paths), self.config.batch_size
+
+        def items() -> Iterator[list[tuple[int, int]]]:
+            orders: dict[int, NDArray[np.int64]] = {}
+            for step in range(self.progress.step, steps):
+                row = []
+                for number in range(step * batch, (step + 1) * batch):
+                    epoch, place = divmod(number, size)
+                    if epoch not in orders:
+                        orders = {epoch: np.random.default_rng((self.config.seed, epoch)).permutation(size)}
+                    row.append((epoch, int(orders[epoch][place])))
+                yield row
+
+        loader: Any = torch.utils.data.DataLoader(pictures, batch_sampler=list(items()), num_workers=workers)  # type: ignore[arg-type]
+        yield from loader
+
+    def _step(self, images: Tensor, words: Tensor, counts: Tensor, steps: int) -> float:
+        factor = lr_factor(self.progress.step, steps, self.config.warmup)
+        for group, lr in zip(self.optimiser.param_groups, self.lrs, strict=True):
+            group["lr"] = lr * factor
+        logits = self.network(images.to(self.device))
+        loss = nn.functional.binary_cross_entropy_with_logits(
+            logits, words.to(self.device), counts.to(self.device), reduction="sum"
+        ) / len(images)  # nats a picture
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.learnt.values(), 5.0)
+        self.optimiser.step()
+        self.average.update(self.network, self.progress.step)
+        return float(loss.detach())
+
+    @torch.no_grad()
+    def validate(self, paths: list[Path], targets: WordTargets) -> dict[str, float]:
+        """Nats a picture and mean average precision by bands of frequency, with the averaged weights at 256 pixels."""
+        self.average.exchange(self.network)
+        logits = []
+        for first in range(0, len(paths), 32):
+            batch = [squash(open_picture(path), MAP_SIDE) for path in paths[first : first + 32]]
+            logits.append(self.network(torch.from_numpy(np.stack(batch)).to(self.device)).float().cpu())
+        self.average.exchange(self.network)
+        scores = torch.cat(logits)  # (I, W)
+        truth = torch.from_numpy(targets.rows(np.arange(len(paths))))
+        nats = nn.functional.binary_cross_entropy_with_logits(scores, truth, reduction="sum") / len(paths)
+        precision = average_precision(scores.numpy(), truth.numpy() > 0)  # (W,)
+        figures = {"nats": float(nats)}
+        for low, high in BANDS:
+            if low < len(precision) and not np.isnan(precision[low:high]).all():
+                figures[f"map_{low + 1}_{high}"] = float(np.nanmean(precision[low:high]))
+        return figures
+
+    def _save(self, steps: int) -> None:
+        tensors = Tensors(
+            {name: value for name, value in self.network.state_dict().items()},
+            optimiser_tensors(self.optimiser, self.network),
+            self.average.tensors,
+        )
+        save_checkpoint(self.out, self.progress, tensors, steps, self.digests)
+
+    def _write_best(self, words: tuple[str, ...]) -> None:
+        write_backbone(self.network, self.average, self.out / "best", words)
+
+
+def write_backbone(network: WordNetwork, average: Average, folder: Path, words: tuple[str, ...]) -> None:
+    average.exchange(network)
+    with whole_folder(folder) as partial:
+        save_tuned(network, partial / "backbone.onnx")
+        share = torch.sigmoid(network.head.mixture).tolist()
+        write_json(
+            partial / "words.json", {"words": list(words), "mean_share": [round(each, 6) for each in share]}
+        )
+    average.exchange(network)
+
+
+def lr_factor(step: int, steps: int, warmup: float) -> float:
+    """Linear warm-up, then a cosine to 0."""
+    rising = round(warmup * steps)
+    if step < rising:
+        return START_OF_WARMUP + (1 - START_OF_WARMUP) * step / rising
+    return (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising))) / 2
+
+
+def average_precision(scores: NDArray[np.floating], truth: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """(W,) of each word over pictures, nan where no picture has it. scores: (I, W), truth: (I, W)"""
+    order = np.argsort(-scores, axis=0, kind="stable")
+    found = np.take_along_axis(truth, order, axis=0)  # (I, W) best score first
+    hits = found.cumsum(axis=0)
+    precision = hits / np.arange(1, len(found) + 1)[:, None]
+    total = hits[-1]
+    with np.errstate(invalid="ignore"):
+        return np.where(total > 0, (precision * found).sum(axis=0) / np.maximum(total, 1), np.nan)
+
+
+def _pictures(
+    data: Prepared, folder: Path, split: str, limit: int, seed: int
+) -> tuple[NDArray[np.int64], list[Path]]:
+    """The pictures of a split that are in the folder, at most `limit` drawn at random."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; give the folder of the data set's pictures.")
+    there = {path.name: path for path in folder.iterdir()}
+    by_id = {path.stem.split("_")[-1].lstrip("0"): path for path in there.values()}
+    images, paths = [], []
+    for image in data.images(split).tolist():
+        path = there.get(Path(data.name(image)).name) or by_id.get(str(int(data.image_ids[image])))
+        if path is not None and data.captions_of(image):
+            images.append(image)
+            paths.append(path)
+    if not images:
+        raise UserError(f"{folder} has none of the {split} pictures of {data.path}; check the folder.")
+    if limit and limit < len(images):
+        chosen = np.sort(np.random.default_rng(seed).permutation(len(images))[:limit])
+        return np.array(images, np.int64)[chosen], [paths[at] for at in chosen.tolist()]
+    return np.array(images, np.int64), paths
+
+
+def _start(config: BackboneConfig) -> tuple[Path | None, tuple[str, ...]]:
+    if not config.start:
+        return None, ()
+    folder = Path(config.start)
+    folder = folder / "best" if (folder / "best").is_dir() else folder
+    return folder, tuple(read_json(folder / "words.json")["words"])
+
+
+def _restore_head(head: WordHead, folder: Path) -> None:
+    from onnx import numpy_helper
+
+    from coscap.vision.backbone import read_graph
+
+    stored = {each.name: each for each in read_graph(folder / "backbone.onnx").graph.initializer}
+    weight = numpy_helper.to_array(stored["words.weight.half"]).astype(np.float32)
+    share = torch.tensor(read_json(folder / "words.json")["mean_share"])
+    with torch.no_grad():
+        head.weight.copy_(torch.from_numpy(weight[:, :, 0, 0]))
+        head.bias.copy_(torch.from_numpy(numpy_helper.to_array(stored["words.bias"]).copy()))
+        head.mixture.copy_(torch.logit(share.clamp(1e-4, 1 - 1e-4)))
