@@ -57,9 +57,7 @@ def choose_words(data: Prepared, images: NDArray[np.int64], most: int) -> tuple[
     """The content words that most pictures have in their captions."""
     counts = Counter(token for image in images.tolist() for token in _tokens_of(data, image))
     tokens = data.vocabulary.units
-    kept = [
-        (count, token) for token, count in counts.items() if count >= 5 and _is_content(tokens[token])
-    ]
+    kept = [(count, token) for token, count in counts.items() if count >= 5 and _is_content(tokens[token])]
     if not kept:
         raise UserError(
             f"{data.path}: no content word is in the captions of five pictures; give more captions."

@@ -34,7 +34,7 @@ from coscap.training.checkpoint import (
 from coscap.training.interrupt import stop_wish
 from coscap.training.log import Log, cut_log
 from coscap.training.optimiser import Average, optimiser_tensors, restore_optimiser
-from coscap.vision.backbone import Backbone, WordHead, WordNetwork, save_tuned
+from coscap.vision.backbone import Backbone, WordHead, WordNetwork, read_head, save_tuned
 from coscap.vision.builtin import MAP_SIDE, WEIGHTS, squash
 from coscap.vision.pictures import open_picture
 
@@ -152,9 +152,7 @@ class _Run:
         told = asdict(self.config)
         if file.exists():
             if not resume:
-                raise UserError(
-                    f"{self.out} holds a run already; go on with --resume or give another --out."
-                )
+                raise UserError(f"{self.out} holds a run already; go on with --resume or give another --out.")
             saved = read_json(file)
             other = [name for name in told if saved.get(name) != told[name]]
             if other:
@@ -203,7 +201,9 @@ class _Run:
                     saved = time.monotonic()
                     if stop():
                         return "interrupted"
-            self._write_best(pictures.targets.words)
+            calibration = calibrate(*self._scores(*unseen))
+            write_backbone(self.network, self.average, self.out / "best", pictures.targets.words, calibration)
+            log.say(f"calibration: probability = sigmoid({calibration[0]:.3f} logit + {calibration[1]:.3f})")
         return "finished"
 
     def _batches(self, pictures: WordPictures, steps: int, workers: int) -> Iterator[tuple[Tensor, ...]]:
@@ -239,19 +239,23 @@ class _Run:
         return float(loss.detach())
 
     @torch.no_grad()
-    def validate(self, paths: list[Path], targets: WordTargets) -> dict[str, float]:
-        """Nats a picture and mean average precision by bands of frequency, with the averaged weights at 256 pixels."""
+    def _scores(
+        self, paths: list[Path], targets: WordTargets
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Logits (I, W) of the averaged weights at 256 pixels, and which words the captions have (I, W)."""
         self.average.exchange(self.network)
         logits = []
         for first in range(0, len(paths), 32):
             batch = [squash(open_picture(path), MAP_SIDE) for path in paths[first : first + 32]]
             logits.append(self.network(torch.from_numpy(np.stack(batch)).to(self.device)).float().cpu())
         self.average.exchange(self.network)
-        scores = torch.cat(logits)  # (I, W)
-        truth = torch.from_numpy(targets.rows(np.arange(len(paths))))
-        nats = nn.functional.binary_cross_entropy_with_logits(scores, truth, reduction="sum") / len(paths)
-        precision = average_precision(scores.numpy(), truth.numpy() > 0)  # (W,)
-        figures = {"nats": float(nats)}
+        return torch.cat(logits).numpy(), targets.rows(np.arange(len(paths))) > 0
+
+    def validate(self, paths: list[Path], targets: WordTargets) -> dict[str, float]:
+        """Nats a picture, and mean average precision by bands of frequency."""
+        scores, truth = self._scores(paths, targets)
+        precision = average_precision(scores, truth)  # (W,)
+        figures = {"nats": float(nats(scores, truth))}
         for low, high in BANDS:
             if low < len(precision) and not np.isnan(precision[low:high]).all():
                 figures[f"map_{low + 1}_{high}"] = float(np.nanmean(precision[low:high]))
@@ -265,18 +269,25 @@ class _Run:
         )
         save_checkpoint(self.out, self.progress, tensors, steps, self.digests)
 
-    def _write_best(self, words: tuple[str, ...]) -> None:
-        write_backbone(self.network, self.average, self.out / "best", words)
 
-
-def write_backbone(network: WordNetwork, average: Average, folder: Path, words: tuple[str, ...]) -> None:
+def write_backbone(
+    network: WordNetwork,
+    average: Average,
+    folder: Path,
+    words: tuple[str, ...],
+    calibration: tuple[float, float],
+) -> None:
+    """The averaged weights as ONNX, and the words with how their evidence becomes a probability."""
     average.exchange(network)
+    share = torch.sigmoid(network.head.mixture).tolist()
+    content = {
+        "words": list(words),
+        "mean_share": [round(each, 6) for each in share],
+        "calibration": [round(each, 6) for each in calibration],
+    }
     with whole_folder(folder) as partial:
         save_tuned(network, partial / "backbone.onnx")
-        share = torch.sigmoid(network.head.mixture).tolist()
-        write_json(
-            partial / "words.json", {"words": list(words), "mean_share": [round(each, 6) for each in share]}
-        )
+        write_json(partial / "words.json", content)
     average.exchange(network)
 
 
@@ -286,6 +297,38 @@ def lr_factor(step: int, steps: int, warmup: float) -> float:
     if step < rising:
         return START_OF_WARMUP + (1 - START_OF_WARMUP) * step / rising
     return (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising))) / 2
+
+
+def nats(logits: NDArray[np.floating], truth: NDArray[np.bool_]) -> float:
+    """What the words of a picture cost, in the mean over pictures: binary cross-entropy, summed over words."""
+    signed = np.where(truth, -logits, logits).astype(np.float64)
+    return float(np.logaddexp(0, signed).sum() / len(logits))
+
+
+def calibrate(
+    logits: NDArray[np.floating], truth: NDArray[np.bool_], rounds: int = 50
+) -> tuple[float, float]:
+    """Scale and shift of the logits that fit the truth best (Platt), by Newton's method with halved steps."""
+    x, y = logits.ravel().astype(np.float64), truth.ravel().astype(np.float64)
+
+    def cost(at: NDArray[np.float64]) -> float:
+        z = at[0] * x + at[1]
+        return float(np.mean(np.logaddexp(0, z) - y * z))
+
+    at = np.array([1.0, 0.0])
+    for _ in range(rounds):
+        p = 1 / (1 + np.exp(-np.clip(at[0] * x + at[1], -50, 50)))
+        slope, weight = p - y, p * (1 - p)
+        gradient = np.array([np.mean(slope * x), slope.mean()])
+        cross = np.mean(weight * x)
+        hessian = np.array([[np.mean(weight * x * x), cross], [cross, weight.mean()]]) + 1e-9 * np.eye(2)
+        change, now = np.linalg.solve(hessian, gradient), cost(at)
+        while cost(at - change) > now and np.abs(change).max() > 1e-9:
+            change = change / 2
+        at = at - change
+        if np.abs(change).max() < 1e-7:
+            break
+    return float(at[0]), float(at[1])
 
 
 def average_precision(scores: NDArray[np.floating], truth: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -330,14 +373,9 @@ def _start(config: BackboneConfig) -> tuple[Path | None, tuple[str, ...]]:
 
 
 def _restore_head(head: WordHead, folder: Path) -> None:
-    from onnx import numpy_helper
-
-    from coscap.vision.backbone import read_graph
-
-    stored = {each.name: each for each in read_graph(folder / "backbone.onnx").graph.initializer}
-    weight = numpy_helper.to_array(stored["words.weight.half"]).astype(np.float32)
+    weight, bias = read_head(folder / "backbone.onnx")
     share = torch.tensor(read_json(folder / "words.json")["mean_share"])
     with torch.no_grad():
-        head.weight.copy_(torch.from_numpy(weight[:, :, 0, 0]))
-        head.bias.copy_(torch.from_numpy(numpy_helper.to_array(stored["words.bias"]).copy()))
+        head.weight.copy_(weight)
+        head.bias.copy_(bias)
         head.mixture.copy_(torch.logit(share.clamp(1e-4, 1 - 1e-4)))

@@ -44,7 +44,7 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, model: nn.Module, tensor
     for group in optimiser.param_groups:
         for parameter in group["params"]:
             number[parameter] = len(number)
-    names = {name: number[parameter] for name, parameter in model.named_parameters()}
+    names = {name: number[parameter] for name, parameter in model.named_parameters() if parameter in number}
     state: dict[int, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         name, _, item = key.rpartition(":")

@@ -26,6 +26,7 @@ from coscap.errors import UserError
 MEAN = (0.485, 0.456, 0.406)  # ImageNet's, as in the graph's own first nodes
 DEVIATION = (0.229, 0.224, 0.225)
 ENTRANCE = "entrance."  # names of the nodes and weights that normalise the bytes
+WORDS, HALF = "words.", ".half"  # names of the head's weights; ending of weights in half precision
 OPERATIONS = ("Conv", "Relu", "Mul", "Add", "Sigmoid", "GlobalAveragePool")
 
 
@@ -45,7 +46,8 @@ class Backbone(nn.Module):
         convolutions = [at for at, node in enumerate(self.nodes) if node.operation == "Conv"]
         if not 0 <= frozen < len(convolutions):
             raise UserError(
-                f"frozen is {frozen}, and {path} has {len(convolutions)} convolutions; give 0 to {len(convolutions) - 1}."
+                f"frozen is {frozen}, and {path} has {len(convolutions)} convolutions; "
+                f"give 0 to {len(convolutions) - 1}."
             )
         self.cut = convolutions[frozen]  # the first node that learns
         held = {name for node in self.nodes[: self.cut] for name in node.inputs}
@@ -60,8 +62,9 @@ class Backbone(nn.Module):
 
     def forward(self, pictures: Tensor) -> Tensor:
         """pictures: (B, H, W, 3) uint8 -> map (B, C, H/32, W/32) float32"""
-        scale = pictures.new_tensor(MEAN, dtype=torch.float32), pictures.new_tensor(
-            DEVIATION, dtype=torch.float32
+        scale = (
+            pictures.new_tensor(MEAN, dtype=torch.float32),
+            pictures.new_tensor(DEVIATION, dtype=torch.float32),
         )
         x = (pictures.permute(0, 3, 1, 2).float() / 255 - scale[0][:, None, None]) / scale[1][:, None, None]
         values = {self.nodes[0].inputs[0]: x.contiguous(memory_format=torch.channels_last)}
@@ -72,9 +75,7 @@ class Backbone(nn.Module):
 
     def _run(self, nodes: list["_Node"], values: dict[str, Tensor]) -> None:
         for node in nodes:
-            inputs = [
-                values[name] if name in values else self.weights[_key(name)] for name in node.inputs
-            ]
+            inputs = [values[name] if name in values else self.weights[_key(name)] for name in node.inputs]
             values[node.output] = node(inputs, self.precision == "bf16")
 
 
@@ -147,13 +148,47 @@ class WordNetwork(nn.Module):
 
 
 def read_graph(path: Path) -> Any:
+    """The network without its words: weights in float32, one output `map`."""
     try:
         import onnx
     except ImportError:
         raise UserError(
             "tuning a backbone needs the package onnx; `pip install coscap[export]` brings it."
         ) from None
-    return onnx.load(str(path))
+    model = onnx.load(str(path))
+    graph = model.graph
+    stored = _float_weights(graph)
+    nodes = [node for node in graph.node if not _is_widening(node) and node.output[0] != "evidence"]
+    weights = [onnx.numpy_helper.from_array(value, name) for name, value in stored.items()]
+    del graph.node[:], graph.initializer[:], graph.output[1:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(each for each in weights if not each.name.startswith(WORDS))
+    return model
+
+
+def read_head(path: Path) -> tuple[Tensor, Tensor]:
+    """Weight (W, C) and bias (W,) of the words of a tuned graph."""
+    import onnx
+
+    stored = _float_weights(onnx.load(str(path)).graph)
+    weight = torch.from_numpy(stored[WORDS + "weight"])
+    return weight[:, :, 0, 0], torch.from_numpy(stored[WORDS + "bias"])
+
+
+def _float_weights(graph: Any) -> dict[str, Any]:
+    from onnx import numpy_helper
+
+    weights = {}
+    for each in graph.initializer:
+        value = numpy_helper.to_array(each)
+        half = each.name.endswith(HALF)
+        weights[each.name.removesuffix(HALF)] = value.astype("float32") if half else value.copy()
+    return weights
+
+
+def _is_widening(node: Any) -> bool:
+    """A node that turns a weight that is stored in half precision into float32."""
+    return node.op_type == "Cast" and str(node.input[0]).endswith(HALF)
 
 
 def save_tuned(network: WordNetwork, path: Path, *, half: bool = True) -> None:
@@ -166,8 +201,8 @@ def save_tuned(network: WordNetwork, path: Path, *, half: bool = True) -> None:
     graph = model.graph
     tuned = {name: network.backbone.weights[_key(name)].detach().cpu() for name, _ in _initializers(graph)}
     head = network.head
-    tuned["words.weight"] = head.weight.detach().cpu()[:, :, None, None]
-    tuned["words.bias"] = head.bias.detach().cpu()
+    tuned[WORDS + "weight"] = head.weight.detach().cpu()[:, :, None, None]
+    tuned[WORDS + "bias"] = head.bias.detach().cpu()
     kept = [each for each in graph.initializer if each.name.startswith(ENTRANCE)]
     del graph.initializer[:]
     graph.initializer.extend(kept)
@@ -175,16 +210,15 @@ def save_tuned(network: WordNetwork, path: Path, *, half: bool = True) -> None:
     for name, value in tuned.items():
         array = value.float().contiguous().numpy()
         if half and array.ndim > 1:
-            graph.initializer.append(numpy_helper.from_array(array.astype(np.float16), f"{name}.half"))
-            casts.append(helper.make_node("Cast", [f"{name}.half"], [name], to=TensorProto.FLOAT))
+            graph.initializer.append(numpy_helper.from_array(array.astype(np.float16), name + HALF))
+            casts.append(helper.make_node("Cast", [name + HALF], [name], to=TensorProto.FLOAT))
         else:
             graph.initializer.append(numpy_helper.from_array(array, name))
     nodes = list(graph.node)
-    nodes.append(helper.make_node("Conv", ["map", "words.weight", "words.bias"], ["evidence"]))
+    nodes.append(helper.make_node("Conv", ["map", WORDS + "weight", WORDS + "bias"], ["evidence"]))
     del graph.node[:]
     graph.node.extend([*casts, *nodes])
     shape = ["batch", len(head.bias), "rows", "columns"]
-    del graph.output[1:]
     graph.output.append(helper.make_tensor_value_info("evidence", TensorProto.FLOAT, shape))
     save(model, str(path))
 

@@ -1,11 +1,13 @@
-"""The built-in detector: PicoDet-S finds objects, a PPLCNetV2 map says what boxes and cells look like.
+"""The built-in detector: PicoDet-S finds objects, a PPLCNetV2 map says what boxes, words and cells look like.
 
     picture ─┬─ squashed to 384 x 384 ─▶ PicoDet-S ─▶ scores, sides ─▶ at most 16 boxes ─┐
-             └─ squashed to 256 x 256 ─▶ PPLCNetV2 ─▶ map (1024, 8, 8) ──────────────────┴▶ mean of the map over
-                                                                          each box and each of 4 x 4 cells
+             └─ squashed to 256 x 256 ─▶ PPLCNetV2 ─▶ map (1024, 8, 8) ──────────────────┼▶ mean of the map over
+                                              └─▶ evidence (W, 8, 8) ─▶ probable words ──┘  box, word, grid cell
 
-Both networks are Apache-2.0 and lie in the package as ONNX (see NOTICE and scripts/convert_detector.py). They
-run in onnxruntime on one thread: several processes use several cores better than several threads do.
+Recipe 1 has the map as it was trained on ImageNet, and no words. Recipe 2 has a map that `coscap backbone` tuned on the
+words of captions, and the most probable words of the picture as regions. Both networks are Apache-2.0 and lie in the
+package as ONNX (see NOTICE and scripts/convert_detector.py). They run in onnxruntime on one thread: several processes
+use several cores better than several threads do.
 """
 
 import hashlib
@@ -18,11 +20,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from coscap.errors import UserError
-from coscap.files import read_json
+from coscap.files import read_json, sha256
 from coscap.vision.classes import COCO_CLASSES
 from coscap.vision.picodet import Anchors, Detections, decode
 from coscap.vision.pooling import grid_boxes, pool, unit
 from coscap.vision.regions import GRID_LABEL, Recipe, Regions
+from coscap.vision.words import SeenWords, WordReader
 
 WEIGHTS = Path(__file__).parent / "weights"
 RECIPE = Recipe(name="picodet-s+pplcnetv2/1", width=1024, classes=COCO_CLASSES, detections=16, grid=4)
@@ -35,29 +38,37 @@ BATCH = 4  # more gains nothing on a CPU: the maps of four pictures already fill
 
 
 class BuiltinDetector:
-    """The detector that comes with the package. Use one object for each process."""
+    """The detector that comes with the package. Use one object for each process.
 
-    recipe = RECIPE
+    `eyes` is the folder of a tuned map network (`coscap backbone`), None for the map of recipe 1.
+    """
+
     least_side = 2 * DETECTOR_SIDE  # twice, so that squashing still averages over pixels
     batch = BATCH
 
-    def __init__(self, threads: int = 1) -> None:
-        self._picodet = _session("picodet-s.onnx", threads)
-        self._pplcnet = _session("pplcnetv2.onnx", threads)
+    def __init__(self, threads: int = 1, eyes: Path | None = None, recipe: Recipe | None = None) -> None:
+        self._picodet = _session(_checked("picodet-s.onnx"), threads)
+        self.reader: WordReader | None = None
+        if eyes is None:
+            self._map = _session(_checked("pplcnetv2.onnx"), threads)
+            self.recipe = recipe or RECIPE
+        else:
+            folder = eyes / "best" if (eyes / "best").is_dir() else eyes
+            self.reader = WordReader(folder / "words.json")
+            self._map = _session(_read(folder / "backbone.onnx"), threads)
+            self.recipe = recipe or tuned_recipe(folder, self.reader.words)
         self._anchors = Anchors.of(DETECTOR_SIDE)
-        self._grid = grid_boxes(RECIPE.grid)  # (16, 4)
+        self._grid = grid_boxes(self.recipe.grid)  # (G * G, 4)
 
     def regions(self, pictures: Sequence[Image.Image]) -> list[Regions]:
         found: list[Regions] = []
         for start in range(0, len(pictures), BATCH):
             batch = pictures[start : start + BATCH]
-            maps = self._maps(batch)  # (B, 1024, 8, 8)
-            found += [
-                self._join(seen, features) for seen, features in zip(self._detect(batch), maps, strict=True)
-            ]
+            found += self.describe(batch, self.detect(batch))
         return found
 
-    def _detect(self, pictures: Sequence[Image.Image]) -> list[Detections]:
+    def detect(self, pictures: Sequence[Image.Image]) -> list[Detections]:
+        """The objects of a few pictures, which one batch holds."""
         squashed = np.stack([squash(picture, DETECTOR_SIDE) for picture in pictures])
         scores, sides = self._picodet.run(
             ["scores", "sides"], {"picture": squashed}
@@ -69,25 +80,60 @@ class BuiltinDetector:
                 self._anchors,
                 least_score=LEAST_SCORE,
                 most_overlap=MOST_OVERLAP,
-                most=RECIPE.detections,
+                most=self.recipe.detections,
             )
             for each, logits in zip(scores, sides, strict=True)
         ]
 
-    def _maps(self, pictures: Sequence[Image.Image]) -> NDArray[np.float32]:
-        squashed = np.stack([squash(picture, MAP_SIDE) for picture in pictures])
-        (maps,) = self._pplcnet.run(["map"], {"picture": squashed})
-        return maps  # type: ignore[no-any-return]
+    def describe(self, pictures: Sequence[Image.Image], seen: Sequence[Detections]) -> list[Regions]:
+        """The regions of pictures whose objects are known."""
+        maps, evidence = self.maps(pictures)
+        found = []
+        for number, detections in enumerate(seen):
+            words = self.reader.best(evidence[number], self.recipe.most_words) if self.reader else None
+            found.append(self._join(detections, words, maps[number]))
+        return found
 
-    def _join(self, seen: Detections, features: NDArray[np.float32]) -> Regions:
-        boxes = np.concatenate([seen.boxes, self._grid])  # (D + 16, 4)
+    def maps(self, pictures: Sequence[Image.Image]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The maps (B, 1024, 8, 8) and, of a tuned network, the evidence (B, W, 8, 8), otherwise without words."""
+        squashed = np.stack([squash(picture, MAP_SIDE) for picture in pictures])
+        if self.reader is None:
+            (maps,) = self._map.run(["map"], {"picture": squashed})
+            return maps, maps[:, :0]
+        maps, evidence = self._map.run(["map", "evidence"], {"picture": squashed})
+        return maps, evidence
+
+    def _join(self, seen: Detections, words: SeenWords | None, features: NDArray[np.float32]) -> Regions:
         cells = len(self._grid)
+        parts = [pool(features, seen.boxes), pool(features, self._grid)]
+        boxes, scores = [seen.boxes, self._grid], [seen.scores, np.ones(cells, np.float32)]
+        labels = [seen.labels, np.full(cells, GRID_LABEL, np.int16)]
+        if words is not None:
+            places = features.reshape(len(features), -1)  # (C, P)
+            parts.insert(1, np.einsum("kp,cp->kc", words.places, places))
+            boxes.insert(1, words.boxes)
+            labels.insert(1, (words.numbers + len(self.recipe.classes)).astype(np.int16))
+            scores.insert(1, words.probabilities)
         return Regions(
-            features=unit(pool(features, boxes)).astype(np.float16),
-            boxes=boxes,
-            labels=np.concatenate([seen.labels, np.full(cells, GRID_LABEL, np.int16)]),
-            scores=np.concatenate([seen.scores, np.ones(cells, np.float32)]),
+            features=unit(np.concatenate(parts)).astype(np.float16),
+            boxes=np.concatenate(boxes),
+            labels=np.concatenate(labels),
+            scores=np.concatenate(scores),
         )
+
+
+def tuned_recipe(folder: Path, words: tuple[str, ...]) -> Recipe:
+    """How regions of a tuned map are made; the name has the hash of the network."""
+    digest = sha256(folder / "backbone.onnx")[:8]
+    return Recipe(
+        name=f"picodet-s+pplcnetv2-words-{digest}/2",
+        width=1024,
+        classes=COCO_CLASSES,
+        detections=16,
+        grid=1,
+        words=words,
+        most_words=16,
+    )
 
 
 def squash(picture: Image.Image, side: int) -> NDArray[np.uint8]:
@@ -102,10 +148,9 @@ def squash(picture: Image.Image, side: int) -> NDArray[np.uint8]:
     return np.asarray(picture.resize((side, side), filter, reducing_gap=3.0))
 
 
-def _session(name: str, threads: int) -> Any:
+def _session(content: bytes, threads: int) -> Any:
     import onnxruntime
 
-    content = _checked(name)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -117,10 +162,14 @@ def _checked(name: str) -> bytes:
     """The bytes of a network, which must be those that the package was made with."""
     path = WEIGHTS / name
     expected = read_json(WEIGHTS / "weights.json")["files"][name]
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); install coscap again.") from None
+    content = _read(path)
     if hashlib.sha256(content).hexdigest() != expected:
         raise UserError(f"{path} is not the file that belongs to this version; install coscap again.")
     return content
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); install coscap again.") from None

@@ -1,6 +1,7 @@
 """Regions: what the model sees of one picture."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +11,14 @@ GRID_LABEL = -1  # the label of a region that is a cell of the grid, not a detec
 
 @dataclass(frozen=True)
 class Regions:
-    """The regions of one picture: detections by falling score, then the cells of the grid, row by row."""
+    """The regions of one picture: detections by falling score, words by falling probability, then the cells of the
+    grid, row by row."""
 
     features: NDArray[np.floating]  # (R, F) float16 or float32
     boxes: NDArray[np.float32]  # (R, 4) x1, y1, x2, y2 in 0..1 of the picture's width and height
-    labels: NDArray[np.int16]  # (R,) index into the recipe's classes, GRID_LABEL for a cell of the grid
+    labels: NDArray[
+        np.int16
+    ]  # (R,) index into the recipe's classes and then its words, GRID_LABEL for a cell
     scores: NDArray[np.float32]  # (R,) 0..1, 1 for a cell of the grid
 
     def __len__(self) -> int:
@@ -30,3 +34,18 @@ class Recipe:
     classes: tuple[str, ...]  # the classes that labels index
     detections: int  # at most this many detections a picture
     grid: int  # the grid has grid x grid cells, 0 for none
+    words: tuple[str, ...] = ()  # what labels from len(classes) on stand for
+    most_words: int = 0  # at most this many words a picture
+
+    def fields(self) -> dict[str, Any]:
+        """For JSON. Fields that a recipe does not use are left out, so that older files keep their digests."""
+        told = asdict(self)
+        return (
+            told if self.words else {name: told[name] for name in told if name not in ("words", "most_words")}
+        )
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Self:
+        """From what `fields` gave; KeyError or TypeError where that is not a recipe."""
+        tuples = {name: tuple(fields[name]) for name in ("classes", "words") if name in fields}
+        return cls(**{**fields, **tuples})
