@@ -1,7 +1,7 @@
 """Tune the built-in map network on the words of captions: which content words has any caption of this picture?
 
-A run folder is that of `coscap train`: checkpoints/, log.jsonl, config.json; at its end best/ with `backbone.onnx` (outputs
-`map` and `evidence`) and `words.json`. Order of the pictures, crops and flips follow from (seed, epoch, picture), so
+A run folder is that of `coscap train`: checkpoints/, log.jsonl, config.json; at its end best/ with `backbone.onnx`
+(outputs `map` and `evidence`) and `words.json`. Order of the pictures, crops and flips follow from (seed, epoch, picture), so
 a run that was killed goes on to the same weights.
 """
 
@@ -220,7 +220,7 @@ class _Run:
                     row.append((epoch, int(orders[epoch][place])))
                 yield row
 
-        loader: Any = torch.utils.data.DataLoader(pictures, batch_sampler=list(items()), num_workers=workers)  # type: ignore[arg-type]
+        loader: Any = torch.utils.data.DataLoader(pictures, batch_sampler=list(items()), num_workers=workers)
         yield from loader
 
     def _step(self, images: Tensor, words: Tensor, counts: Tensor, steps: int) -> float:
@@ -232,7 +232,7 @@ class _Run:
             logits, words.to(self.device), counts.to(self.device), reduction="sum"
         ) / len(images)  # nats a picture
         self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         nn.utils.clip_grad_norm_(self.learnt.values(), 5.0)
         self.optimiser.step()
         self.average.update(self.network, self.progress.step)
@@ -263,7 +263,7 @@ class _Run:
 
     def _save(self, steps: int) -> None:
         tensors = Tensors(
-            {name: value for name, value in self.network.state_dict().items()},
+            dict(self.network.state_dict()),
             optimiser_tensors(self.optimiser, self.network),
             self.average.tensors,
         )

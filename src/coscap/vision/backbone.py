@@ -88,7 +88,7 @@ class _Node:
                 f"a backbone with the operation {node.op_type} cannot be tuned; known are {', '.join(OPERATIONS)}."
             )
         self.operation, self.inputs, self.output = node.op_type, list(node.input), node.output[0]
-        options = {item.name: list(item.ints) or item.i for item in node.attribute}
+        options: dict[str, Any] = {item.name: list(item.ints) or item.i for item in node.attribute}
         self.strides: list[int] = options.get("strides", [1, 1])
         self.padding: list[int] = options.get("pads", [0, 0])[:2]
         self.groups: int = options.get("group", 1)
@@ -218,7 +218,7 @@ def save_tuned(network: WordNetwork, path: Path, *, half: bool = True) -> None:
     nodes.append(helper.make_node("Conv", ["map", WORDS + "weight", WORDS + "bias"], ["evidence"]))
     del graph.node[:]
     graph.node.extend([*casts, *nodes])
-    shape = ["batch", len(head.bias), "rows", "columns"]
+    shape: list[str | int | None] = ["batch", len(head.bias), "rows", "columns"]
     graph.output.append(helper.make_tensor_value_info("evidence", TensorProto.FLOAT, shape))
     save(model, str(path))
 

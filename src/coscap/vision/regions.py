@@ -47,5 +47,7 @@ class Recipe:
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Self:
         """From what `fields` gave; KeyError or TypeError where that is not a recipe."""
-        tuples = {name: tuple(fields[name]) for name in ("classes", "words") if name in fields}
+        tuples: dict[str, Any] = {
+            name: tuple(fields[name]) for name in ("classes", "words") if name in fields
+        }
         return cls(**{**fields, **tuples})
