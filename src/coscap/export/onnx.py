@@ -238,7 +238,7 @@ def _manifest(pretrained: Pretrained, graphs: list[Graph], folder: Path, differe
         "states": states_of(model),
         "noise": noise_of(model),
         "tokens": {"pad": PAD, "start": START, "end": END, "unknown": UNK},
-        "regions": None if recipe is None else asdict(recipe),
+        "regions": None if recipe is None else recipe.fields(),
         "largest_difference": difference,
         "sha256": {path.name: sha256(path) for path in sorted(folder.iterdir())},
         "notes": "picodet-s.onnx and pplcnetv2.onnx: PaddlePaddle Authors, Apache-2.0, changed by coscap.",

@@ -8,7 +8,7 @@ classes.json         the object classes that captions were split with (if the mo
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -90,7 +90,7 @@ def save_pretrained(
     description = {
         "format": FORMAT,
         "model": model.config.model_dump(mode="json"),
-        "recipe": None if recipe is None else asdict(recipe),
+        "recipe": None if recipe is None else recipe.fields(),
         "vocabulary": vocabulary.digest,
         "weights": hashlib.sha256(weights).hexdigest(),
         "notes": dict(notes or {}),
@@ -184,7 +184,7 @@ def _read_recipe(content: Any, path: Path) -> Recipe | None:
     if content is None:
         return None
     try:
-        return Recipe(**{**content, "classes": tuple(content["classes"])})
+        return Recipe.of(content)
     except (TypeError, KeyError):
         raise UserError(
             f"{path} describes no recipe of regions that this version knows; update coscap."

@@ -1,8 +1,8 @@
 """Tune the built-in map network on the words of captions: which content words has any caption of this picture?
 
 A run folder is that of `coscap train`: checkpoints/, log.jsonl, config.json; at its end best/ with `backbone.onnx`
-(outputs `map` and `evidence`) and `words.json`. Order of the pictures, crops and flips follow from (seed, epoch, picture), so
-a run that was killed goes on to the same weights.
+(outputs `map` and `evidence`) and `words.json`. Order of the pictures, crops and flips follow from (seed, epoch,
+picture), so a run that was killed goes on to the same weights.
 """
 
 import math

@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,7 @@ def model_config(settings: dict[str, Any], prepared: Prepared, store: Store) -> 
 
 def data_digests(prepared: Prepared, store: Store) -> dict[str, str]:
     """What a checkpoint belongs to: a vocabulary, a data set, and regions (recipe and pictures)."""
-    regions = hashlib.sha256(json.dumps(asdict(store.recipe), sort_keys=True).encode())
+    regions = hashlib.sha256(json.dumps(store.recipe.fields(), sort_keys=True).encode())
     regions.update(np.ascontiguousarray(store.ids).tobytes())
     return {
         "vocabulary": prepared.vocabulary.digest,

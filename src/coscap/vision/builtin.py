@@ -28,6 +28,7 @@ from coscap.vision.regions import GRID_LABEL, Recipe, Regions
 from coscap.vision.words import SeenWords, WordReader
 
 WEIGHTS = Path(__file__).parent / "weights"
+EYES = WEIGHTS / "words"  # the tuned map network that comes with the package
 RECIPE = Recipe(name="picodet-s+pplcnetv2/1", width=1024, classes=COCO_CLASSES, detections=16, grid=4)
 
 DETECTOR_SIDE = 384
@@ -47,15 +48,15 @@ class BuiltinDetector:
     batch = BATCH
 
     def __init__(self, threads: int = 1, eyes: Path | None = None, recipe: Recipe | None = None) -> None:
-        self._picodet = _session(_checked("picodet-s.onnx"), threads)
+        self._picodet = session(_checked("picodet-s.onnx"), threads)
         self.reader: WordReader | None = None
         if eyes is None:
-            self._map = _session(_checked("pplcnetv2.onnx"), threads)
+            self._map = session(_checked("pplcnetv2.onnx"), threads)
             self.recipe = recipe or RECIPE
         else:
             folder = eyes / "best" if (eyes / "best").is_dir() else eyes
             self.reader = WordReader(folder / "words.json")
-            self._map = _session(_read(folder / "backbone.onnx"), threads)
+            self._map = session(read_network(folder / "backbone.onnx"), threads)
             self.recipe = recipe or tuned_recipe(folder, self.reader.words)
         self._anchors = Anchors.of(DETECTOR_SIDE)
         self._grid = grid_boxes(self.recipe.grid)  # (G * G, 4)
@@ -148,7 +149,7 @@ def squash(picture: Image.Image, side: int) -> NDArray[np.uint8]:
     return np.asarray(picture.resize((side, side), filter, reducing_gap=3.0))
 
 
-def _session(content: bytes, threads: int) -> Any:
+def session(content: bytes, threads: int) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -162,13 +163,13 @@ def _checked(name: str) -> bytes:
     """The bytes of a network, which must be those that the package was made with."""
     path = WEIGHTS / name
     expected = read_json(WEIGHTS / "weights.json")["files"][name]
-    content = _read(path)
+    content = read_network(path)
     if hashlib.sha256(content).hexdigest() != expected:
         raise UserError(f"{path} is not the file that belongs to this version; install coscap again.")
     return content
 
 
-def _read(path: Path) -> bytes:
+def read_network(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:

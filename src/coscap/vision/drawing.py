@@ -24,6 +24,9 @@ figure img { display: block; width: 100% }
 .weak span { display: none }
 .weak:hover { opacity: 1 }
 .weak:hover span { display: inline }
+.word { position: absolute; display: flex; align-items: center; justify-content: center; border-radius: 50%;
+  background: radial-gradient(closest-side, #fff8, #fff0); color: #111; font-size: 13px; pointer-events: none }
+.word span { padding: 0 .35em; border-radius: .7em; background: #fffc; white-space: nowrap }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 td, th { padding: .1rem .6rem; text-align: left; border-bottom: 1px solid #ddd }
 """
@@ -36,15 +39,20 @@ def page(seen: list[tuple[str, Image.Image, Regions]], recipe: Recipe) -> str:
         "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><title>Regions</title>"
         f"<style>{STYLE}</style></head><body>\n<h1>What the model sees</h1>\n"
         f"<p>Recipe {html.escape(recipe.name)}: at most {recipe.detections} detections, drawn with class and "
-        f"score (dotted below 0.3: point at one to read it), and a grid of {recipe.grid} x {recipe.grid} cells.</p>\n"
-        f"{sections}\n</body></html>\n"
+        f"score (dotted below 0.3: point at one to read it), and a grid of {recipe.grid} x {recipe.grid} cells."
+        + (
+            f" At most {recipe.most_words} words, each where its evidence is.</p>\n"
+            if recipe.words
+            else "</p>\n"
+        )
+        + f"{sections}\n</body></html>\n"
     )
 
 
 def rows(regions: Regions, recipe: Recipe) -> list[tuple[str, float, list[float]]]:
-    """Class, score and box of the detections, best first."""
+    """Class or word, score and box of the detections and of the words, best first."""
     return [
-        (recipe.classes[label], float(score), [float(side) for side in box])
+        (recipe.label_name(label), float(score), [float(side) for side in box])
         for label, score, box in zip(regions.labels, regions.scores, regions.boxes, strict=True)
         if label != GRID_LABEL
     ]
@@ -52,10 +60,12 @@ def rows(regions: Regions, recipe: Recipe) -> list[tuple[str, float, list[float]
 
 def _section(name: str, picture: Image.Image, regions: Regions, recipe: Recipe) -> str:
     found = rows(regions, recipe)
+    detections = int(((regions.labels >= 0) & (regions.labels < len(recipe.classes))).sum())
     cells = [box for box, label in zip(regions.boxes, regions.labels, strict=True) if label == GRID_LABEL]
     drawn = [f"<div class='cell' style='{_place([float(side) for side in box])}'></div>" for box in cells]
     # The best come last and so lie on top.
-    drawn += [_box(kind, score, box, recipe) for kind, score, box in reversed(found)]
+    drawn += [_box(kind, score, box, recipe) for kind, score, box in reversed(found[:detections])]
+    drawn += [_word(word, score, box) for word, score, box in reversed(found[detections:])]
     table = "".join(
         f"<tr><td>{html.escape(kind)}</td><td>{score:.2f}</td>"
         f"<td>{', '.join(f'{side:.2f}' for side in box)}</td></tr>"
@@ -64,7 +74,7 @@ def _section(name: str, picture: Image.Image, regions: Regions, recipe: Recipe) 
     return (
         f"<section><h2>{html.escape(name)}</h2>"
         f"<figure><img alt='' src='{_inline(picture)}'>{''.join(drawn)}</figure>"
-        f"<table><tr><th>class</th><th>score</th><th>x1, y1, x2, y2</th></tr>{table}</table></section>"
+        f"<table><tr><th>class or word</th><th>score</th><th>x1, y1, x2, y2</th></tr>{table}</table></section>"
     )
 
 
@@ -75,6 +85,12 @@ def _box(kind: str, score: float, box: list[float], recipe: Recipe) -> str:
     return (
         f"<div class='box{weak}' style='--colour:{colour};border-color:{colour};{_place(box)}'>{label}</div>"
     )
+
+
+def _word(word: str, probability: float, box: list[float]) -> str:
+    strength = f"opacity:{0.35 + 0.65 * probability:.2f}"
+    label = f"<span>{html.escape(word)} {probability:.2f}</span>"
+    return f"<div class='word' style='{_place(box)};{strength}'>{label}</div>"
 
 
 def _place(box: list[float]) -> str:

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -138,7 +138,7 @@ def assemble(parts: str | Path, out: str | Path) -> Outcome:
     """Join the parts that are there, in the order of the list; bad pictures are listed in OUT.bad.txt."""
     parts, out = Path(parts), Path(out)
     fields = read_json(parts / "plan.json")["recipe"]
-    recipe = Recipe(**{**fields, "classes": tuple(fields["classes"])})
+    recipe = Recipe.of(fields)
     bad: list[str] = []
     with StoreWriter(out, recipe) as writer:
         for path in sorted(parts.glob("*.npz")):
@@ -295,7 +295,7 @@ def _open_parts(out: Path, entries: Sequence[Entry], recipe: Recipe) -> Path:
     parts = _parts_folder(out)
     told = (entry.name if entry.known_id is None else f"{entry.name}\t{entry.known_id}" for entry in entries)
     names = hashlib.sha256("\n".join(told).encode("utf-8", "surrogateescape"))
-    plan = {"recipe": asdict(recipe), "pictures": len(entries), "names": names.hexdigest(), "part": PART}
+    plan = {"recipe": recipe.fields(), "pictures": len(entries), "names": names.hexdigest(), "part": PART}
     if parts.exists():
         if read_json(parts / "plan.json") != json.loads(json.dumps(plan)):
             raise UserError(

@@ -37,6 +37,10 @@ class Recipe:
     words: tuple[str, ...] = ()  # what labels from len(classes) on stand for
     most_words: int = 0  # at most this many words a picture
 
+    def label_name(self, label: int) -> str:
+        """The class or word that a label stands for; not for a cell of the grid."""
+        return self.classes[label] if label < len(self.classes) else self.words[label - len(self.classes)]
+
     def fields(self) -> dict[str, Any]:
         """For JSON. Fields that a recipe does not use are left out, so that older files keep their digests."""
         told = asdict(self)

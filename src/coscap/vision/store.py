@@ -19,7 +19,6 @@ import json
 import mmap
 import os
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -175,7 +174,7 @@ class StoreWriter:
         }
         with whole_file(self.path) as partial, h5py.File(partial, "w") as file:
             file.attrs["coscap"] = LAYOUT
-            file.attrs["recipe"] = json.dumps(asdict(self.recipe))
+            file.attrs["recipe"] = json.dumps(self.recipe.fields())
             for name, array in small.items():
                 file.create_dataset(name, data=array, track_times=False)
             shape = (int(offsets[-1]), self.recipe.width)
@@ -221,7 +220,7 @@ def _read(path: Path) -> tuple[Recipe, dict[str, NDArray[Any]], mmap.mmap]:
 
 def _recipe(text: str) -> Recipe:
     fields = json.loads(text)
-    return Recipe(**{**fields, "classes": tuple(fields["classes"])})
+    return Recipe.of(fields)
 
 
 def _place(path: Path, dataset: Any) -> tuple[int | None, Any, tuple[int, ...]]:

@@ -1,0 +1,54 @@
+"""Tags: the words that people would write about a picture, with calibrated probabilities and places."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from coscap.errors import UserError
+from coscap.vision.builtin import BATCH, EYES, MAP_SIDE, read_network, session, squash
+from coscap.vision.words import WordReader
+
+
+@dataclass(frozen=True)
+class Tag:
+    word: str
+    probability: float  # that one of five people's captions has the word
+    box: tuple[float, float, float, float]  # where the evidence is: x1, y1, x2, y2 in 0..1
+
+
+class Tagger:
+    """Finds the words of pictures with a tuned map network: the package's own, or that of a `coscap backbone` run."""
+
+    least_side = 2 * MAP_SIDE
+
+    def __init__(self, eyes: Path | None = None, threads: int = 1) -> None:
+        folder = eyes or EYES
+        folder = folder / "best" if (folder / "best").is_dir() else folder
+        if not (folder / "words.json").is_file():
+            raise UserError(f"{folder} has no words.json; give the run folder of `coscap backbone`.")
+        self.reader = WordReader(folder / "words.json")
+        self._map = session(read_network(folder / "backbone.onnx"), threads)
+
+    def __call__(self, pictures: Sequence[Image.Image], n: int = 20, floor: float = 0.2) -> list[list[Tag]]:
+        """At most n words of each picture with a probability of at least `floor`, the most probable first."""
+        if n < 1:
+            raise UserError(f"n is {n}, and at least 1 tag must be asked for.")
+        if not 0 <= floor <= 1:
+            raise UserError(f"floor is {floor}; give a probability, 0 to 1.")
+        found: list[list[Tag]] = []
+        for first in range(0, len(pictures), BATCH):
+            squashed = np.stack([squash(picture, MAP_SIDE) for picture in pictures[first : first + BATCH]])
+            (evidence,) = self._map.run(["evidence"], {"picture": squashed})  # (B, W, 8, 8)
+            found += [self._tags(each, n, floor) for each in evidence]
+        return found
+
+    def _tags(self, evidence: np.ndarray, n: int, floor: float) -> list[Tag]:
+        seen = self.reader.best(evidence, n, floor)
+        tags = []
+        for number, probability, box in zip(seen.numbers, seen.probabilities, seen.boxes, strict=True):
+            x1, y1, x2, y2 = (round(float(side), 4) for side in box)
+            tags.append(Tag(self.reader.words[number], round(float(probability), 4), (x1, y1, x2, y2)))
+        return [tag for tag in tags if tag.probability >= floor]
