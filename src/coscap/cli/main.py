@@ -9,6 +9,7 @@ from coscap import __version__
 from coscap.cli import (
     analyse,
     backbone,
+    bank,
     bulk,
     caption,
     contexts,
@@ -54,6 +55,7 @@ app.add_typer(features.app, name="features")
 app.add_typer(data.app, name="data")
 app.command("backbone")(backbone.backbone)
 app.command("contexts")(contexts.contexts)
+app.command("bank")(bank.bank)
 app.command("train")(train.train)
 app.command("sample")(sample.sample)
 app.command("rerank")(rerank.rerank)

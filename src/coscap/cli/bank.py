@@ -1,0 +1,35 @@
+"""`coscap bank`: captions of training pictures to agree with."""
+
+from pathlib import Path
+
+import typer
+
+
+def bank(
+    data: Path = typer.Argument(..., metavar="DATA", help="A prepared data set, e.g. data/coco."),
+    regions: Path = typer.Option(..., "--regions", help="A store of its regions, e.g. data/regions.h5."),
+    out: Path = typer.Option(..., "--out", help="The folder to make, e.g. data/bank."),
+    pictures: int = typer.Option(30000, min=1, help="At most so many training pictures, e.g. 60000."),
+    dimensions: int = typer.Option(128, min=1, help="Numbers that a picture is kept as, e.g. 64."),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace a bank that is there already."),
+) -> None:
+    """Make a bank: what people said of similar pictures, for choosing captions by consensus.
+
+    Only pictures of the split train go into it. `coscap caption --bank BANK` then prefers captions that agree with what
+    was written about pictures like yours.
+
+    Example: coscap bank data/coco --regions data/regions.h5 --out data/bank --pictures 30000
+    """
+    from coscap.contexts.make_bank import make_bank
+    from coscap.data import open_prepared
+    from coscap.errors import UserError
+    from coscap.vision.store import RegionStore
+
+    if out.exists() and not overwrite:
+        raise UserError(f"{out} is there already; give another --out or --overwrite.")
+    made = make_bank(
+        open_prepared(data), RegionStore.open(regions), out, pictures=pictures, dimensions=dimensions
+    )
+    size = sum(file.stat().st_size for file in out.iterdir())
+    captions = len(made.arrays["caption_starts"]) - 1
+    typer.echo(f"{out}: {len(made):,} pictures, {captions:,} captions, {size / 1e6:.1f} MB")

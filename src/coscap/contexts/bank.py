@@ -1,0 +1,268 @@
+"""A bank: training pictures as small vectors, with their captions, to agree with (consensus, m-RNN).
+
+    picture ─▶ vector (projected, int8) ─▶ nearest pictures of the bank ─▶ their captions
+    candidate caption ─▶ CIDEr-D with each of those captions ─▶ mean of the highest = its consensus
+
+A folder of arrays that are mapped, not read, so that a bank opens in milliseconds; NumPy alone.
+
+    bank.json             format, words of the bank by number, sizes, what it was made of
+    vectors.npy           (N, D)  int8    unit vectors times 127
+    projection.npy        (F, D)  float16, centre.npy (F,) float32
+    tokens.npy            (T,)    uint16  all captions, one after the other
+    caption_starts.npy    (C+1,)  uint32
+    picture_starts.npy    (N+1,)  uint32  picture i has the captions picture_starts[i] .. picture_starts[i + 1] - 1
+    grams.npy             (G,)    uint64  rising; the n-grams (n = 1..4) that more than one picture has
+    frequencies.npy       (G,)    uint32  how many pictures have each
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coscap.errors import UserError
+from coscap.files import read_json, whole_folder, write_json
+
+FORMAT = "coscap bank 1"
+ARRAYS = (
+    "vectors", "projection", "centre", "tokens", "caption_starts", "picture_starts", "grams", "frequencies",
+)  # fmt: skip
+ORDERS = 4
+SIGMA = 6.0  # CIDEr-D's penalty for length
+NEIGHBOURS, BEST = 60, 125  # as published: pictures to ask, and similarities that count
+NO_WORD = 0xFFFF  # a word that the bank does not have; it agrees with nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Bank:
+    """An open bank."""
+
+    path: Path
+    words: tuple[str, ...]
+    arrays: dict[str, NDArray[Any]]
+
+    @classmethod
+    def open(cls, path: str | Path) -> "Bank":
+        path = Path(path)
+        content = read_json(path / "bank.json")
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise UserError(f"{path} is not a bank of this version; make one with `coscap bank`.")
+        arrays = {}
+        for name in ARRAYS:
+            try:
+                arrays[name] = np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            except (OSError, ValueError, EOFError):
+                raise UserError(f"{path / name}.npy is missing or damaged; make the bank again.") from None
+        bank = cls(path, tuple(content["words"]), arrays)
+        bank._check()
+        return bank
+
+    def __len__(self) -> int:
+        return len(self.arrays["vectors"])
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words)}
+
+    def encode(self, caption: Sequence[str]) -> NDArray[np.uint16]:
+        """(T,) the caption's words by number"""
+        return np.array([self.numbers.get(word, NO_WORD) for word in caption], np.uint16)
+
+    def nearest(self, features: NDArray[np.floating], count: int = NEIGHBOURS) -> NDArray[np.int64]:
+        """The pictures of the bank most like each of (Q, F), nearest first: (Q, count)."""
+        vectors = self._project(features)  # (Q, D)
+        likeness = vectors @ self._vectors.T  # (Q, N)
+        count = min(count, len(self))
+        found = np.argpartition(-likeness, count - 1, axis=1)[:, :count]
+        order = np.lexsort((found, -np.take_along_axis(likeness, found, axis=1)), axis=1)
+        return np.take_along_axis(found, order, axis=1)
+
+    def captions_of(self, picture: int) -> list[list[str]]:
+        """What people wrote about a picture of the bank, as words."""
+        first, last = (int(at) for at in self.arrays["picture_starts"][picture : picture + 2])
+        return [[self.words[token] for token in self._caption(number)] for number in range(first, last)]
+
+    def consensus(
+        self, candidates: Sequence[Sequence[str]], neighbours: NDArray[np.int64], best: int = BEST
+    ) -> NDArray[np.float64]:
+        """How well each candidate agrees with the captions of these pictures: the mean of its `best` highest CIDEr-D
+        similarities to single captions. (K,)"""
+        starts = self.arrays["picture_starts"]
+        captions = [
+            self._caption(number)
+            for picture in neighbours.tolist()
+            for number in range(int(starts[picture]), int(starts[picture + 1]))
+        ]
+        references = _Vectors(
+            [self.arrays["tokens"][:0], *captions], self
+        )  # an empty one keeps shapes simple
+        scores = np.zeros(len(candidates))
+        for place, words in enumerate(candidates):
+            found = np.sort(references.similarity(self.encode(words))[1:])[::-1][:best]
+            scores[place] = found.mean() if len(found) else 0.0
+        return scores
+
+    @cached_property
+    def _vectors(self) -> NDArray[np.float32]:
+        return self.arrays["vectors"].astype(np.float32) / np.float32(127)
+
+    def _project(self, features: NDArray[np.floating]) -> NDArray[np.float32]:
+        width = len(self.arrays["centre"])
+        if features.ndim != 2 or features.shape[1] != width:
+            raise UserError(f"{self.path} compares features of width {width}, not {features.shape[-1]}.")
+        return _units((features - self.arrays["centre"]) @ self.arrays["projection"].astype(np.float32))
+
+    def _caption(self, number: int) -> NDArray[np.uint16]:
+        first, last = (int(at) for at in self.arrays["caption_starts"][number : number + 2])
+        return self.arrays["tokens"][first:last]
+
+    def rarity(self, grams: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """log N - log df of n-grams; df is 1 for those that the bank does not list"""
+        known, frequencies = self.arrays["grams"], self.arrays["frequencies"]
+        if not len(known):
+            return np.full(len(grams), np.log(max(2, len(self))))
+        places = np.searchsorted(known, grams).clip(max=len(known) - 1)
+        df = np.where(known[places] == grams, frequencies[places], 1)
+        weights: NDArray[np.float64] = np.log(float(max(2, len(self)))) - np.log(df)
+        return weights
+
+    def _check(self) -> None:
+        """The arrays fit each other, so that no index points outside of them."""
+        a = self.arrays
+        fits = (
+            a["vectors"].ndim == 2
+            and a["projection"].shape == (len(a["centre"]), a["vectors"].shape[1])
+            and len(a["picture_starts"]) == len(a["vectors"]) + 1
+            and bool(np.all(np.diff(a["picture_starts"].astype(np.int64)) >= 0))
+            and int(a["picture_starts"][-1]) == len(a["caption_starts"]) - 1
+            and bool(np.all(np.diff(a["caption_starts"].astype(np.int64)) >= 0))
+            and int(a["caption_starts"][-1]) == len(a["tokens"])
+            and int(a["tokens"].max(initial=0)) < len(self.words)
+            and len(a["grams"]) == len(a["frequencies"])
+        )
+        if not fits:
+            raise UserError(
+                f"{self.path} is damaged (its arrays do not fit each other); make the bank again."
+            )
+
+
+class _Vectors:
+    """CIDEr's tf-idf vectors of some captions, a column for each n-gram that they have."""
+
+    def __init__(self, captions: Sequence[NDArray[np.uint16]], bank: Bank) -> None:
+        self.bank, self.orders = bank, []
+        self.bigrams = np.array([max(0, len(caption) - 1) for caption in captions])
+        for n in range(1, ORDERS + 1):
+            parts = [pack(caption, n) for caption in captions]
+            grams, column = np.unique(np.concatenate(parts), return_inverse=True)
+            row = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+            counts = np.bincount(row * max(1, len(grams)) + column, minlength=len(parts) * len(grams))
+            weights = counts.reshape(len(parts), len(grams)) * bank.rarity(grams)  # (R, G)
+            self.orders.append((grams, weights, np.sqrt(np.square(weights).sum(axis=1))))
+
+    def similarity(self, caption: NDArray[np.uint16]) -> NDArray[np.float64]:
+        """CIDEr-D of the caption with each of these as its only reference: (R,)"""
+        total = np.zeros(len(self.bigrams))
+        for n, (grams, weights, lengths) in enumerate(self.orders, 1):
+            mine, counts = np.unique(pack(caption, n), return_counts=True)
+            if not len(mine) or not len(grams):
+                continue
+            own = counts * self.bank.rarity(mine)  # (M,)
+            length = np.sqrt(np.square(own).sum())
+            places = np.searchsorted(grams, mine).clip(max=len(grams) - 1)
+            shared = grams[places] == mine
+            theirs = weights[:, places[shared]]  # (R, S)
+            product = (np.minimum(own[shared], theirs) * theirs).sum(axis=1)
+            total += np.divide(product, length * lengths, out=np.zeros_like(product), where=lengths > 0)
+        difference = self.bigrams - max(0, len(caption) - 1)
+        result: NDArray[np.float64] = 10 * total / ORDERS * np.exp(-np.square(difference) / (2 * SIGMA**2))
+        return result
+
+
+def pack(caption: NDArray[np.uint16], n: int) -> NDArray[np.uint64]:
+    """The caption's n-grams as numbers, 16 bits a word with 1 added, so that orders do not mix: (T - n + 1,)"""
+    words = caption.astype(np.uint64) + 1
+    grams = np.zeros(max(0, len(words) - n + 1), np.uint64)
+    for offset in range(n):
+        grams = (grams << np.uint64(16)) | words[offset : offset + len(grams)]
+    return grams
+
+
+def write_bank(
+    path: Path,
+    features: NDArray[np.floating],
+    captions: Sequence[Sequence[Sequence[str]]],
+    *,
+    dimensions: int = 128,
+    notes: dict[str, Any] | None = None,
+) -> Bank:
+    """Make a bank of N pictures: features (N, F) and the captions of each as words."""
+    if len(features) != len(captions) or not len(features):
+        raise UserError(
+            f"a bank needs pictures: {len(features)} features and {len(captions)} sets of captions."
+        )
+    counts: dict[str, int] = {}
+    for caption in (caption for each in captions for caption in each):
+        for word in caption:
+            counts[word] = counts.get(word, 0) + 1
+    words = sorted(counts, key=lambda word: (-counts[word], word))[: NO_WORD - 1]
+    numbers = {word: number for number, word in enumerate(words)}
+    rows = [
+        [np.array([numbers[w] for w in caption if w in numbers], np.uint16) for caption in each]
+        for each in captions
+    ]
+    flat = [caption for each in rows for caption in each]
+    centre = features.mean(axis=0, dtype=np.float64).astype(np.float32)
+    projection = _principal(features - centre, dimensions)
+    vectors = _units((features - centre) @ projection.astype(np.float32))
+    grams, frequencies = _frequencies(rows)
+    arrays: dict[str, NDArray[Any]] = {
+        "vectors": np.rint(vectors * 127).astype(np.int8),
+        "projection": projection,
+        "centre": centre,
+        "tokens": np.concatenate([np.zeros(0, np.uint16), *flat]),
+        "caption_starts": np.concatenate([[0], np.cumsum([len(c) for c in flat])]).astype(np.uint32),
+        "picture_starts": np.concatenate([[0], np.cumsum([len(each) for each in rows])]).astype(np.uint32),
+        "grams": grams,
+        "frequencies": frequencies,
+    }
+    content = {"format": FORMAT, "words": words, "pictures": len(rows), "captions": len(flat)}
+    with whole_folder(path) as partial:
+        write_json(partial / "bank.json", content | {"notes": notes or {}})
+        for name, array in arrays.items():
+            np.save(partial / f"{name}.npy", array, allow_pickle=False)
+    return Bank.open(path)
+
+
+def _frequencies(
+    rows: Sequence[Sequence[NDArray[np.uint16]]],
+) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+    """The n-grams that more than one picture has, and how many have each."""
+    each = []
+    for captions in rows:
+        parts = [pack(caption, n) for caption in captions for n in range(1, ORDERS + 1)]
+        each.append(np.unique(np.concatenate([np.zeros(0, np.uint64), *parts])))
+    grams, counts = np.unique(np.concatenate([np.zeros(0, np.uint64), *each]), return_counts=True)
+    often = counts > 1
+    return grams[often], counts[often].astype(np.uint32)
+
+
+def _principal(rows: NDArray[np.floating], dimensions: int) -> NDArray[np.float16]:
+    """The directions in which the rows vary most, each scaled to unit variance to the power of a half: strong
+    directions still count more, but do not drown the others. (F, D)"""
+    covariance = rows.T.astype(np.float64) @ rows.astype(np.float64) / len(rows)
+    values, directions = np.linalg.eigh(covariance)
+    kept = slice(None, -dimensions - 1, -1)
+    scale = np.maximum(values[kept], 1e-9) ** -0.25
+    result: NDArray[np.float16] = (directions[:, kept] * scale).astype(np.float16)
+    return result
+
+
+def _units(rows: NDArray[np.floating]) -> NDArray[np.float32]:
+    length = np.sqrt(np.square(rows).sum(axis=1, keepdims=True))
+    result: NDArray[np.float32] = (rows / np.maximum(length, 1e-9)).astype(np.float32)
+    return result

@@ -1,0 +1,63 @@
+"""Which training pictures go into a bank: those that together cover the scenes best."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coscap.contexts.bank import Bank, write_bank
+from coscap.data.prepared import Prepared
+from coscap.errors import UserError
+from coscap.progress import track
+from coscap.vision.regions import GRID_LABEL, Regions
+from coscap.vision.store import RegionStore
+
+
+def whole_picture(regions: Regions) -> NDArray[np.float32]:
+    """(F,) one vector for the picture: the mean of its grid, or of all regions where it has none."""
+    cells = np.asarray(regions.labels) == GRID_LABEL
+    rows = np.asarray(regions.features[cells] if cells.any() else regions.features, np.float32)
+    mean = rows.mean(axis=0) if len(rows) else np.zeros(regions.features.shape[1], np.float32)
+    vector: NDArray[np.float32] = mean / max(float(np.sqrt(mean @ mean)), 1e-9)
+    return vector
+
+
+def make_bank(
+    data: Prepared, store: RegionStore, out: Path, *, pictures: int, dimensions: int = 128, seed: int = 0
+) -> Bank:
+    """A bank of at most `pictures` training pictures, which no validation or test picture is among."""
+    images = [
+        image
+        for image in data.images("train").tolist()
+        if int(data.image_ids[image]) in store and data.captions_of(image)
+    ]
+    if not images:
+        raise UserError(f"{store.path} has no regions of training pictures of {data.path}.")
+    features = np.stack(
+        [whole_picture(store.get(int(data.image_ids[image]))) for image in track(images, "pictures")]
+    )
+    chosen = cover(features, pictures, seed)
+    captions = [
+        [data.units(caption) for caption in data.captions_of(image)]
+        for image in (images[at] for at in chosen.tolist())
+    ]
+    notes = {"data": data.digest, "recipe": store.recipe.name, "of": len(images)}
+    return write_bank(out, features[chosen], captions, dimensions=dimensions, notes=notes)
+
+
+def cover(features: NDArray[np.float32], count: int, seed: int = 0) -> NDArray[np.int64]:
+    """`count` rows that cover all: of each of many small groups of alike rows, as large a share as of any other.
+
+    Groups are the cells of random cuts (signs of random projections), so that crowded scenes give as much as they
+    have and rare ones are not left out.
+    """
+    if count >= len(features):
+        return np.arange(len(features))
+    random = np.random.default_rng(seed)
+    cuts = random.normal(size=(features.shape[1], 12)).astype(np.float32)
+    centred = features - features.mean(axis=0)
+    cells = ((centred @ cuts > 0) * (1 << np.arange(12))).sum(axis=1)  # (N,)
+    order = random.permutation(len(features))
+    order = order[np.argsort(cells[order], kind="stable")]
+    steps = np.linspace(0, len(features) - 1, count).round().astype(np.int64)
+    return np.sort(order[np.unique(steps)])
