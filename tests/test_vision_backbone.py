@@ -14,8 +14,9 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from coscap.cli.main import app
-from coscap.data.word_targets import FUNCTION_WORDS, choose_words, word_targets
+from coscap.data.word_targets import choose_words, word_targets
 from coscap.errors import UserError
+from coscap.text.content import FUNCTION_WORDS
 from coscap.training import backbone as training
 from coscap.training.backbone import BackboneConfig, average_precision, calibrate, nats, tune_backbone
 from coscap.vision.backbone import Backbone, WordHead

@@ -9,23 +9,8 @@ from numpy.typing import NDArray
 
 from coscap.data.prepared import Prepared
 from coscap.errors import UserError
-from coscap.text.vocabulary import SPECIAL
+from coscap.text.content import is_content
 
-# Words that say nothing about what is seen: articles, pronouns, auxiliaries, conjunctions, pure quantity and vagueness.
-FUNCTION_WORDS = frozenset(
-    """
-    a an the this that these those some any each every all both either neither no not another other others such
-    same i you he she it we they me him her us them my your his its our their who whom whose which what there
-    here is are was were be been being am 's has have had having do does did doing can could will would may
-    might must shall and or but nor so if as than because while when where how why then just only also too very
-    really quite of to in on at by for from with without into onto over under above below between through across
-    along around about near next behind beside besides against during before after off out up down upon within
-    inside outside toward towards one two three four five six seven eight nine ten several many few lots lot
-    bunch couple group set pair pieces piece it's let 'll n't ' - & shown showing shows show seen appears appear
-    seems looks looking look view picture image photo photograph photos pictures images shot scene something
-    someone thing things kind type sort way ready trying used using
-    """.split()
-)
 # A mirrored picture does not show these any more.
 SIDED_WORDS = frozenset(
     "left right text writing written letters words word numbers number sign signs clock".split()
@@ -58,7 +43,7 @@ def choose_words(data: Prepared, images: NDArray[np.int64], most: int) -> tuple[
     """The content words that most pictures have in their captions."""
     counts = Counter(token for image in images.tolist() for token in _tokens_of(data, image))
     tokens = data.vocabulary.units
-    kept = [(count, token) for token, count in counts.items() if count >= 5 and _is_content(tokens[token])]
+    kept = [(count, token) for token, count in counts.items() if count >= 5 and is_content(tokens[token])]
     if not kept:
         raise UserError(
             f"{data.path}: no content word is in the captions of five pictures; give more captions."
@@ -86,7 +71,3 @@ def _tokens_of(data: Prepared, image: int) -> set[int]:
         return set()
     bounds = data.arrays["word_offsets"]
     return set(data.arrays["words"][int(bounds[captions.start]) : int(bounds[captions.stop])].tolist())
-
-
-def _is_content(token: str) -> bool:
-    return token not in SPECIAL and token not in FUNCTION_WORDS and any(c.isalpha() for c in token)

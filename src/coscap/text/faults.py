@@ -1,0 +1,69 @@
+"""What is wrong in a caption by its words alone, whatever the picture shows, and what can be mended by rule."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from coscap.text.content import is_content
+from coscap.text.objects import ObjectClasses
+from coscap.text.slots import split
+
+OTHERS = frozenset("another other others each second".split())  # then a class may be named again
+ANIMATE = frozenset("person bird cat dog horse sheep cow elephant bear zebra giraffe".split())
+# What only somebody alive does. "A bus driving down a street" is no fault, "a surfboard riding a wave" is.
+DEEDS = frozenset(
+    """
+    walking walks riding rides eating eats holding holds wearing wears talking talks playing plays jumping jumps
+    swinging swings running runs surfing surfs skiing skis skateboarding skateboards snowboarding drinking
+    drinks looking looks watching watches smiling smiles throwing throws catching catches hitting cutting
+    cooking preparing reading reads grazing posing poses carrying carries
+    """.split()
+)
+# Written with a vowel, spoken with a consonant; and the other way round.
+_CONSONANT = ("uni", "use", "usu", "uti", "eu", "ewe", "one", "once", "ufo", "ukulele", "urin")
+_NOT_CONSONANT = ("unid", "unin", "unim")
+_VOWEL = ("hour", "honest", "honor", "heir", "herb")
+
+
+def faults(tokens: Sequence[str], objects: ObjectClasses) -> list[str]:
+    """Phrases that say what is wrong, none for a caption without fault: an object named twice, content words that come
+    again one after the other, a thing that does what only the living do.
+
+    `tokens` may hold names of several words ("fire hydrant"). "Another dog" is another one, and so are "a man and a
+    woman". Of human captions 2 % have such a fault (docs/search.md).
+    """
+    words = " ".join(tokens).split()
+    parts = split(words, objects)
+    named = [
+        (unit, objects.classes[index].name) for unit, index in zip(parts.objects, parts.classes, strict=True)
+    ]
+    found = []
+    if not OTHERS & set(words):
+        keys = [unit if kind == "person" else kind for unit, kind in named]
+        found += [f"{unit} is named twice" for at, (unit, _) in enumerate(named) if keys[at] in keys[:at]]
+    content = [word for word in words if is_content(word)]
+    pairs = list(pairwise(content))
+    found += [f"{one} {two} comes twice" for at, (one, two) in enumerate(pairs) if (one, two) in pairs[:at]]
+    if named and named[0][1] not in ANIMATE and not any(kind in ANIMATE for _, kind in named):
+        subject = named[0][0].split()[-1]
+        found += [
+            f"{subject} cannot be {deed}" for one, deed in pairwise(words) if one == subject and deed in DEEDS
+        ]
+    return found
+
+
+def mend_articles(text: str) -> str:
+    """ "a umbrella" becomes "an umbrella", "an dog" becomes "a dog"."""
+    words = text.split(" ")
+    for at, (word, following) in enumerate(pairwise(words)):
+        if word in ("a", "an") and following[:1].isalpha():
+            words[at] = "an" if sounds_like_vowel(following) else "a"
+    return " ".join(words)
+
+
+def sounds_like_vowel(word: str) -> bool:
+    """Whether a word begins with a vowel when it is spoken."""
+    word = word.lower()
+    if word.startswith(_VOWEL):
+        return True
+    consonant = word.startswith(_CONSONANT) and not word.startswith(_NOT_CONSONANT)
+    return word[:1] in "aeiou" and not consonant
