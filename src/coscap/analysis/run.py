@@ -78,6 +78,8 @@ def analyse(asked: Asked, photos: Sequence[Path], ways_of: Sequence[str], images
     run = open_run(asked.model)
     writer = Writer.open(str(run.folder), asked.device)
     prepared, stores = open_prepared(asked.data), Stores(asked.regions)
+    writer.loaded.check_vocabulary(prepared.vocabulary)
+    writer.loaded.check_recipe(stores.recipe)
     everyone = _choose(prepared, stores, asked)
     ids = everyone[: asked.pictures]
     regions = writer.batch([stores.get(image) for image in everyone[: max(asked.pictures, SWAPPED)]])
@@ -137,6 +139,7 @@ def _photographs(
     images: Path,
 ) -> None:
     detector = load_detector()
+    writer.loaded.check_recipe(detector.recipe)
     pictures = [open_picture(path) for path in paths]
     photos = [Photo(path.stem, picture) for path, picture in zip(paths, pictures, strict=True)]
     regions = writer.batch(detector.regions(pictures))
