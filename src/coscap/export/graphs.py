@@ -45,9 +45,6 @@ class Graph(nn.Module):
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     fixed: int  # inputs that `forward` names; the others are its *rest
-    strict: bool = (
-        False  # follow the code itself when exporting, not a run of it: slower, but `len` stays open
-    )
 
 
 class StartGraph(Graph):
@@ -128,7 +125,7 @@ class PriorsGraph(Graph):
 class DecoderGraph(Graph):
     """tokens, owners (, z^m (, z^o)), pictures, states -> log-probabilities, attention, states"""
 
-    name, fixed, strict = "decoder", 2, True
+    name, fixed = "decoder", 2
 
     def __init__(self, model: CaptionModel) -> None:
         super().__init__()

@@ -88,7 +88,7 @@ def write_graph(graph: Graph, path: Path) -> None:
     with warnings.catch_warnings(), redirect_stdout(StringIO()):
         warnings.simplefilter("ignore")
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-        program = torch.export.export(graph.eval(), inputs, dynamic_shapes=shapes, strict=graph.strict)
+        program = torch.export.export(graph.eval(), inputs, dynamic_shapes=shapes, strict=False)
         made = torch.onnx.export(
             program,
             input_names=[port.name for port in graph.inputs],

@@ -47,8 +47,8 @@ class Pretrained:
         """Refuse a vocabulary in which numbers mean other words."""
         if vocabulary.digest != self.vocabulary.digest:
             raise UserError(
-                f"{self.source} was trained with another vocabulary ({len(self.vocabulary)} units, "
-                f"{self.vocabulary.digest[:12]}) than the one given ({len(vocabulary)} units, "
+                f"{self.source} was trained with another vocabulary ({len(self.vocabulary)} tokens, "
+                f"{self.vocabulary.digest[:12]}) than the one given ({len(vocabulary)} tokens, "
                 f"{vocabulary.digest[:12]}); use the vocabulary.json beside the model."
             )
 
@@ -83,7 +83,7 @@ def save_pretrained(
     folder = Path(folder)
     if len(vocabulary) != model.config.vocabulary:
         raise UserError(
-            f"the vocabulary has {len(vocabulary)} units and the model {model.config.vocabulary}; "
+            f"the vocabulary has {len(vocabulary)} tokens and the model {model.config.vocabulary}; "
             "save the model with the vocabulary it was trained with."
         )
     if folder.is_dir() and any(folder.iterdir()) and not (folder / CONFIG).is_file():
@@ -115,7 +115,7 @@ def load_pretrained(name: str | Path) -> Pretrained:
     if vocabulary.digest != content.get("vocabulary") or len(vocabulary) != config.vocabulary:
         raise UserError(
             f"{folder / VOCABULARY} is not the vocabulary that this model was trained with "
-            f"({len(vocabulary)} units, {config.vocabulary} expected); take the one that was saved with it."
+            f"({len(vocabulary)} tokens, {config.vocabulary} expected); take the one that was saved with it."
         )
     model = build_model(config)
     _fill(model, _read_weights(_there(folder, WEIGHTS), content.get("weights")), folder / WEIGHTS)

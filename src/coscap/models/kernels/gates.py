@@ -34,7 +34,7 @@ class InputGates(nn.Module):
 
     def forward(self, step: Tensor, pictures: Tensor, owners: Tensor) -> Tensor:
         """step: (N, D), pictures: (P, G) from `pictures`, owners: (N,) the picture of each word -> (N, G)"""
-        spread = pictures[0] if len(pictures) == 1 else pictures.index_select(0, owners)
+        spread = pictures[0] if pictures.shape[0] == 1 else pictures.index_select(0, owners)
         return torch.addmm(spread, step, self.step.t())
 
     def rows(
@@ -49,5 +49,5 @@ class InputGates(nn.Module):
         """The same for one word of each row. words: (U, D) embedded `tokens.ids`, z: (N, Z) -> (N, G)"""
         weight = transposed(self.step)  # (D + Z, G)
         total = tokens.spread(words @ weight[: words.shape[1]])
-        total = total + (pictures[0] if len(pictures) == 1 else pictures.index_select(0, owners))
+        total = total + (pictures[0] if pictures.shape[0] == 1 else pictures.index_select(0, owners))
         return total if z is None else torch.addmm(total, z, weight[words.shape[1] :])
