@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from coscap.data.batch import RegionBatch
 from coscap.errors import UserError
 from coscap.models import CaptionModel
-from coscap.models.base import DecodeState, Shared
-from coscap.models.decoder import EncodedRegions
+from coscap.models.decoder import DecodeState, EncodedRegions, Shared
 from coscap.models.kernels import (
     CellRegions,
     CellState,

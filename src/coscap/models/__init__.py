@@ -1,8 +1,9 @@
 """What is learnt: COS-CVAE and its baselines, on one decoder and one way to decode."""
 
-from coscap.models.base import CaptionModel, DecodeState, LossTerms
+from coscap.models.base import CaptionModel, LossTerms
 from coscap.models.config import ModelConfig, read_config
 from coscap.models.cos_cvae import CosCvae
+from coscap.models.decoder import DecodeState
 from coscap.models.hub import Pretrained, load_pretrained, save_pretrained
 from coscap.models.kernels import keep_freed_memory
 from coscap.models.latents import Gaussian, Latents, kl

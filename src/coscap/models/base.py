@@ -4,10 +4,10 @@ A kind of model says what its latents are: `infer` under teacher forcing, `start
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeVar, cast
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from coscap.data.batch import Batch, RegionBatch
 from coscap.errors import UserError
 from coscap.models.config import ModelConfig
-from coscap.models.decoder import EncodedRegions, OutputLayer, UpDownDecoder, WordEmbedding
+from coscap.models.decoder import DecodeState, OutputLayer, Shared, UpDownDecoder, WordEmbedding
 from coscap.models.kernels import (
     MANY,
     CellState,
@@ -32,7 +32,6 @@ from coscap.text.objects import ObjectClasses
 from coscap.text.vocabulary import SLOT, SLOTS, START, UNK, Vocabulary
 from coscap.vision.regions import Recipe
 
-T = TypeVar("T")
 CONTEXT_NOISE, OBJECT_NOISE, WORD_DROPOUT, ATTENTION_DROPOUT, OUTPUT_DROPOUT = range(1, 6)  # noise of a row
 
 
@@ -112,60 +111,6 @@ class LatentStart:
     objects: LatentState | None = None
     context_gates: Tensor | None = None
     object_gates: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Shared:
-    """What all rows use and no step changes."""
-
-    width: int  # R of the pictures as they were given
-    regions: EncodedRegions
-    context_gates: Tensor | None
-    object_gates: Tensor | None
-    temperatures: tuple[float, float]  # of z^m and z^o
-    mode: str
-    transposed: TransposedCopies
-
-
-@dataclass(frozen=True)
-class DecodeState:
-    """What a model knows of the N captions that it is decoding. Immutable: `step` and `select` give new ones."""
-
-    shared: Shared
-    groups: RowGroups
-    decoder: CellState
-    context: LatentState | None
-    objects: LatentState | None
-    step: int = 0
-    history: tuple[tuple[Tensor | None, Tensor | None], ...] | None = None  # (z^m, z^o) of each word so far
-
-    @property
-    def rows(self) -> int:
-        return len(self.groups.owners)
-
-    def select(self, rows: Tensor) -> "DecodeState":
-        """The state whose row i is this state's row rows[i]; rows: (N',) int64."""
-
-        def take(tensor: Tensor) -> Tensor:
-            return tensor.index_select(0, rows)
-
-        return replace(
-            self,
-            groups=self.groups.select(rows),
-            decoder=_map(self.decoder, take),
-            context=_map(self.context, take),
-            objects=_map(self.objects, take),
-            history=_map(self.history, take),
-        )
-
-    def latents(self) -> Latents:
-        """The values drawn so far, for decoding with them again (needs `start(..., record=True)`)."""
-        if self.history is None:
-            raise ValueError("this state does not record its latents; start it with record=True")
-        columns = list(zip(*self.history, strict=True)) or [(), ()]
-        lengths = torch.full((self.rows,), len(self.history), device=self.groups.owners.device)
-        context, objects = (_stacked(column) for column in columns)
-        return Latents(lengths=lengths, context=context, objects=objects)
 
 
 class CaptionModel(nn.Module, ABC):
@@ -462,22 +407,3 @@ class CaptionModel(nn.Module, ABC):
 
 def _value(latent: LatentState | None) -> Tensor | None:
     return None if latent is None else latent.z
-
-
-def _stacked(column: tuple[Tensor | None, ...]) -> Tensor | None:
-    values = [value for value in column if value is not None]
-    return torch.stack(values, dim=1) if values else None
-
-
-def _map(value: T, change: Callable[[Tensor], Tensor]) -> T:
-    """The same structure with every tensor in it changed."""
-    result: Any = value
-    if isinstance(value, Tensor):
-        result = change(value)
-    elif isinstance(value, tuple):
-        result = tuple(_map(part, change) for part in value)
-    elif is_dataclass(value) and not isinstance(value, type):
-        result = replace(
-            value, **{field.name: _map(getattr(value, field.name), change) for field in fields(value)}
-        )
-    return cast(T, result)

@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from coscap.data.batch import Batch
 from coscap.models.base import (
     OBJECT_NOISE,
-    DecodeState,
     InferredLatents,
     LatentStart,
     TeacherForcedBatch,
 )
 from coscap.models.config import ModelConfig
-from coscap.models.decoder import UpDownDecoder
+from coscap.models.decoder import DecodeState, UpDownDecoder
 from coscap.models.kernels import Packing, TransposedViews, UniqueTokens
 from coscap.models.latents import Gaussian, Latents, LatentState, ObjectPosterior, Prior, PriorState, kl
 from coscap.models.regions import RegionValues

@@ -12,7 +12,9 @@ x_{t-1}, z_t, v-bar, h^lang_{t-1} ─▶ attention LSTM ─▶ h^att_t ─▶ qu
 another one can take its place: it needs `encode`, `forward`, `start` and `step`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +34,11 @@ from coscap.models.kernels import (
     UniqueTokens,
     uniform,
 )
+from coscap.models.latents import Latents, LatentState
 from coscap.models.regions import RegionValues
 from coscap.text.vocabulary import PAD, SLOT, SLOTS, START, UNK
 
+T = TypeVar("T")
 EXPECTED_WORDS = 11  # of a caption, for weighing what to compute ahead
 NEVER = (PAD, START, SLOT, SLOTS)  # no caption has them as a word, so they take no probability
 # Factors on initial weights, chosen by the loss after 50 steps (docs/training.md). A fresh LSTM's h is a tenth of what
@@ -252,3 +256,79 @@ class OutputLayer(nn.Module):
         logs = torch.log_softmax(logits, dim=1)
         logs[:, UNK] = float("-inf")
         return logs
+
+
+# The state of captions that are being decoded
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all rows use and no step changes."""
+
+    width: int  # R of the pictures as they were given
+    regions: EncodedRegions
+    context_gates: Tensor | None
+    object_gates: Tensor | None
+    temperatures: tuple[float, float]  # of z^m and z^o
+    mode: str
+    transposed: TransposedCopies
+
+
+@dataclass(frozen=True)
+class DecodeState:
+    """What a model knows of the N captions that it is decoding. Immutable: `step` and `select` give new ones."""
+
+    shared: Shared
+    groups: RowGroups
+    decoder: CellState
+    context: LatentState | None
+    objects: LatentState | None
+    step: int = 0
+    history: tuple[tuple[Tensor | None, Tensor | None], ...] | None = None  # (z^m, z^o) of each word so far
+
+    @property
+    def rows(self) -> int:
+        return len(self.groups.owners)
+
+    def select(self, rows: Tensor) -> "DecodeState":
+        """The state whose row i is this state's row rows[i]; rows: (N',) int64."""
+
+        def take(tensor: Tensor) -> Tensor:
+            return tensor.index_select(0, rows)
+
+        return replace(
+            self,
+            groups=self.groups.select(rows),
+            decoder=_map(self.decoder, take),
+            context=_map(self.context, take),
+            objects=_map(self.objects, take),
+            history=_map(self.history, take),
+        )
+
+    def latents(self) -> Latents:
+        """The values drawn so far, for decoding with them again (needs `start(..., record=True)`)."""
+        if self.history is None:
+            raise ValueError("this state does not record its latents; start it with record=True")
+        columns = list(zip(*self.history, strict=True)) or [(), ()]
+        lengths = torch.full((self.rows,), len(self.history), device=self.groups.owners.device)
+        context, objects = (_stacked(column) for column in columns)
+        return Latents(lengths=lengths, context=context, objects=objects)
+
+
+def _stacked(column: tuple[Tensor | None, ...]) -> Tensor | None:
+    values = [value for value in column if value is not None]
+    return torch.stack(values, dim=1) if values else None
+
+
+def _map(value: T, change: Callable[[Tensor], Tensor]) -> T:
+    """The same structure with every tensor in it changed."""
+    result: Any = value
+    if isinstance(value, Tensor):
+        result = change(value)
+    elif isinstance(value, tuple):
+        result = tuple(_map(part, change) for part in value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        result = replace(
+            value, **{field.name: _map(getattr(value, field.name), change) for field in fields(value)}
+        )
+    return cast(T, result)

@@ -11,13 +11,12 @@ from coscap.data.batch import Batch
 from coscap.models.base import (
     CONTEXT_NOISE,
     CaptionModel,
-    DecodeState,
     InferredLatents,
     LatentStart,
     TeacherForcedBatch,
 )
 from coscap.models.config import ModelConfig
-from coscap.models.decoder import UpDownDecoder
+from coscap.models.decoder import DecodeState, UpDownDecoder
 from coscap.models.kernels import UniqueTokens
 from coscap.models.latents import ContextPosterior, Gaussian, Latents, LatentState, Prior, kl
 from coscap.models.regions import RegionValues
