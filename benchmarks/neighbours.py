@@ -1,9 +1,8 @@
 """The search for the nearest contexts, against the matrix products that it consists of.
 
 Vectors of the shape of COCO's: contexts of width 256, eight neighbours for each picture, some contexts with
-too many slots. The limit is the time of the products alone, block by block into the same memory. Where faiss is
-installed, its flat index searches for the same. Prints `ratio`, exits 1 above the bar, and says what all of
-COCO would take at this speed.
+too many slots. The limit is the time of the products alone, block by block into the same memory. Prints `ratio`,
+exits 1 above the bar, and says what all of COCO would take at this speed.
 """
 
 import sys
@@ -32,16 +31,8 @@ def main() -> int:
     own = [np.arange(5 * i, 5 * i + 5) for i in range(PICTURES)]
     numbers = np.random.default_rng(0)
     slots, room = numbers.integers(1, 5, CONTEXTS), numbers.integers(2, 12, PICTURES)
-    engines = ["torch"]
-    try:
-        import faiss  # noqa: F401
-
-        engines.append("faiss")
-    except ImportError:
-        print("faiss is not installed, so it is not compared with")
     now = clock()
     times: dict[str, float] = {}
-    found = {}
     transposed, products = contexts.T.contiguous(), torch.empty(BLOCK, CONTEXTS)
     begin, rounds = time.perf_counter(), 0
     while rounds < 2 or time.perf_counter() - begin < SECONDS:
@@ -49,23 +40,17 @@ def main() -> int:
         for block in pictures.split(BLOCK):
             torch.mm(block, transposed, out=products[: len(block)])
         times["product"] = min(times.get("product", float("inf")), now() - start)
-        for engine in engines:
-            start = now()
-            found[engine], _ = nearest(
-                pictures, contexts, own, NEIGHBOURS, slots=slots, room=room, engine=engine
-            )
-            times[engine] = min(times.get(engine, float("inf")), now() - start)
+        start = now()
+        nearest(pictures, contexts, own, NEIGHBOURS, slots=slots, room=room)
+        times["search"] = min(times.get("search", float("inf")), now() - start)
         rounds += 1
     limit = times["product"]
     rate = 2 * PICTURES * CONTEXTS * WIDTH / limit
     print(f"threads {torch.get_num_threads()}, {rounds} rounds, {PICTURES} pictures, {CONTEXTS} contexts")
-    print(f"products {rate / 1e9:.0f} GFLOP/s, limit {limit:.2f} s, search {times['torch']:.2f} s")
-    if "faiss" in found:
-        same = (found["faiss"] == found["torch"]).mean()
-        print(f"faiss {times['faiss']:.2f} s, the same neighbours in {100 * same:.2f} % of the places")
+    print(f"products {rate / 1e9:.0f} GFLOP/s, limit {limit:.2f} s, search {times['search']:.2f} s")
     share = COCO_PICTURES / PICTURES * COCO_CONTEXTS / CONTEXTS
-    print(f"{COCO_PICTURES} x {COCO_CONTEXTS} at this speed: {times['torch'] * share / 60:.1f} minutes")
-    ratio = times["torch"] / limit
+    print(f"{COCO_PICTURES} x {COCO_CONTEXTS} at this speed: {times['search'] * share / 60:.1f} minutes")
+    ratio = times["search"] / limit
     print(f"neighbours: ratio {ratio:.2f}, bar {BAR}")
     return 0 if ratio <= BAR else 1
 

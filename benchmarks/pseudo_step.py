@@ -12,7 +12,7 @@ import torch
 from train_step import VOCABULARY, clock, make_batch
 
 from coscap.models import CosCvae, build_model, keep_freed_memory, preset
-from coscap.models.pseudo import Fill, pseudo_loss
+from coscap.models.pseudo import SlotTokens, pseudo_loss
 
 BAR = 1.1
 CAPTIONS, CLASSES = 100, 80
@@ -25,7 +25,7 @@ def main() -> int:
     model = build_model(config)
     assert isinstance(model, CosCvae)
     batch = make_batch(config, CAPTIONS)
-    fill = Fill(torch.arange(10, 10 + CLASSES), torch.arange(100, 100 + CLASSES))
+    names = SlotTokens(torch.arange(10, 10 + CLASSES), torch.arange(100, 100 + CLASSES))
     keys = torch.arange(CAPTIONS)
     keep_freed_memory()
     now = clock()
@@ -37,10 +37,10 @@ def main() -> int:
             model.zero_grad()
             start = now()
             if name == "paired":
-                parts = model.loss(batch, keys=keys)
+                terms = model.loss(batch, keys=keys)
             else:
-                parts, _ = pseudo_loss(model, batch, fill, feed=name, keys=keys)  # type: ignore[arg-type]
-            parts.objective().backward()
+                terms, _ = pseudo_loss(model, batch, names, feed=name, keys=keys)  # type: ignore[arg-type]
+            terms.objective().backward()
             times[name] = min(times.get(name, float("inf")), now() - start)
         rounds += 1
     print(f"threads {torch.get_num_threads()}, {rounds} rounds, {CAPTIONS} captions")

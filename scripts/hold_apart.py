@@ -8,7 +8,7 @@ import argparse
 from rich.console import Console
 from rich.table import Table
 
-from coscap.contexts.apart import hold_apart
+from coscap.analysis.apart import hold_apart
 from coscap.data import open_prepared
 from coscap.data.collate import region_batch
 from coscap.models import CosCvae, load_pretrained

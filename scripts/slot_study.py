@@ -16,31 +16,32 @@ from rich.table import Table
 
 from coscap.contexts.examples import neighbour_batch
 from coscap.contexts.folder import open_neighbours
-from coscap.contexts.pseudo import fill_table
+from coscap.contexts.pseudo import slot_tokens
 from coscap.data import open_prepared
 from coscap.data.batch import Batch
 from coscap.errors import UserError
 from coscap.models import CosCvae, load_pretrained
-from coscap.models.pseudo import Fill, Slots
+from coscap.models.pseudo import SlotFiller, SlotTokens
 from coscap.text.vocabulary import SLOT, SLOTS
 from coscap.vision.published import open_regions
 
 EACH = 3  # pseudo captions a picture
 
 
-def fill_both_ways(model: CosCvae, batch: Batch, fill: Fill) -> dict[str, torch.Tensor]:
+def fill_both_ways(model: CosCvae, batch: Batch, names: SlotTokens) -> dict[str, torch.Tensor]:
     """The filled captions (B, T) by attention times score and by attention alone; the neighbours' words are read."""
-    teacher = model._teacher(batch, None, torch.arange(len(batch.rows)) + batch.image_ids[0])
-    inferred, looked = model._infer(teacher, "prior"), model.decoder.look(teacher.memory)
-    words = model.decoder_words(teacher.previous)
-    _, attention = model.decoder(words, inferred.z(), inferred.objects, looked, batch.rows, teacher.packing)
+    forced = model.teacher_force(batch, None, torch.arange(len(batch.rows)) + batch.image_ids[0])
+    latents, regions = model.infer(forced, "prior"), model.decoder.encode(forced.regions)
+    words = model.decoder_words(forced.previous)
+    _, attention = model.decoder(words, latents.z, latents.objects, regions, batch.rows, forced.packing)
     alike = replace(batch.pictures, scores=torch.ones_like(batch.pictures.scores))
     found = {}
     for name, pictures in (("attention x score", batch.pictures), ("attention", alike)):
-        slots = Slots(replace(teacher, batch=replace(batch, pictures=pictures)), fill, attention.shape[1])
-        blocks = enumerate(teacher.packing.blocks)
-        filled = torch.cat([slots.fill(t, attention[start:end]) for t, (start, end) in blocks])
-        found[name] = teacher.packing.unpack(filled)
+        here = replace(forced, batch=replace(batch, pictures=pictures))
+        filler = SlotFiller(here, names, attention.shape[1])
+        blocks = enumerate(forced.packing.blocks)
+        filled = torch.cat([filler.fill(t, attention[start:end]) for t, (start, end) in blocks])
+        found[name] = forced.packing.unpack(filled)
     return found
 
 
@@ -59,7 +60,7 @@ def main() -> None:
     assert isinstance(model, CosCvae)
     prepared, store = open_prepared(asked.data), open_regions(asked.regions)
     neighbours = open_neighbours(asked.contexts, prepared)
-    fill = fill_table(store.recipe, prepared.classes, prepared.vocabulary)
+    names = slot_tokens(store.recipe, prepared.classes, prepared.vocabulary)
     encode = prepared.vocabulary.encode
     class_of = {
         encode([form])[0]: k
@@ -75,12 +76,12 @@ def main() -> None:
     counts = {"attention x score": [0, 0], "attention": [0, 0]}  # objects named by people, all objects
     for image in chosen.tolist():
         near = neighbours.of(image)[:EACH].astype(np.int64)
-        batch = neighbour_batch(prepared, store, image, near)
+        batch = neighbour_batch(prepared, store, image, near, model)
         named = {int(k) for caption in prepared.captions_of(image) for k in prepared.object_classes(caption)}
-        for name, filled in fill_both_ways(model, batch, fill).items():
-            units = filled[(batch.context == SLOT) | (batch.context == SLOTS)].tolist()
-            counts[name][0] += sum(class_of.get(unit) in named for unit in units)
-            counts[name][1] += len(units)
+        for name, filled in fill_both_ways(model, batch, names).items():
+            tokens = filled[(batch.context == SLOT) | (batch.context == SLOTS)].tolist()
+            counts[name][0] += sum(class_of.get(token) in named for token in tokens)
+            counts[name][1] += len(tokens)
     table = Table("slots filled by", "objects", "named by people", title=f"{len(chosen)} pictures")
     for name, (right, total) in counts.items():
         table.add_row(name, str(total), f"{100 * right / total:.1f} %")

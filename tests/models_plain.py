@@ -1,6 +1,7 @@
-"""COS-CVAE once more, slowly: padded tensors, one word at a time, nothing but autograd.
+"""COS-CVAE once more, slowly: padded tensors, one word at a time, nothing but autograd. And each function of
+`coscap.models.kernels` in a few plain lines of the same signature.
 
-The tests hold the fast models against it. It shares their parameters and none of their functions.
+The tests compare the fast models with both. They share their parameters and none of their functions.
 """
 
 import torch
@@ -9,6 +10,7 @@ from torch.distributions import Normal, kl_divergence
 
 from coscap.data.batch import Batch
 from coscap.models import CosCvae
+from coscap.models.kernels import CellInputs, CellRegions, CellState, CellWeights, Packing
 
 
 def cell(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
@@ -17,7 +19,9 @@ def cell(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     return o.sigmoid() * c.tanh(), c
 
 
-def lstm(inputs: list[Tensor], gates, hidden: Tensor, mean: Tensor, alive: list[Tensor]) -> list[Tensor]:
+def padded_lstm(
+    inputs: list[Tensor], gates, hidden: Tensor, mean: Tensor, alive: list[Tensor]
+) -> list[Tensor]:
     """Keeps h and c where a sequence is not alive."""
     h = c = torch.zeros(len(mean), hidden.shape[1], dtype=mean.dtype)
     out = []
@@ -42,7 +46,7 @@ def posterior(chain, known: list[Tensor], noise: Tensor) -> tuple[list[Tensor], 
 
 def prior(module, inputs: list[Tensor], mean: Tensor, alive: list[Tensor]) -> list[Normal]:
     out = []
-    for h in lstm(inputs, module.gates, module.hidden, mean, alive):
+    for h in padded_lstm(inputs, module.gates, module.hidden, mean, alive):
         m, log_variance = module.out(h).chunk(2, dim=1)
         out.append(Normal(m, torch.exp(0.5 * log_variance)))
     return out
@@ -60,8 +64,8 @@ def plain_loss(model: CosCvae, batch: Batch, noise_m: Tensor, noise_o: Tensor) -
 
     x_m = [embed[batch.context[:, t]] for t in range(steps)]
     q = model.context_posterior
-    forwards = lstm(x_m, q.forwards.gates, q.forwards.hidden, mean, alive)
-    backwards = lstm(x_m[::-1], q.backwards.gates, q.backwards.hidden, mean, alive[::-1])[::-1]
+    forwards = padded_lstm(x_m, q.forwards.gates, q.forwards.hidden, mean, alive)
+    backwards = padded_lstm(x_m[::-1], q.backwards.gates, q.backwards.hidden, mean, alive[::-1])[::-1]
     both = [torch.cat(pair, dim=1) for pair in zip(forwards, backwards, strict=True)]
     z_m, q_m = posterior(q.chain, both, noise_m)
 
@@ -71,7 +75,7 @@ def plain_loss(model: CosCvae, batch: Batch, noise_m: Tensor, noise_o: Tensor) -
         torch.cat([embed[batch.objects[:, k]], torch.where(alive[k], z_m[k], 0)], dim=1)
         for k in range(batch.objects.shape[1])
     ]
-    last = lstm(
+    last = padded_lstm(
         listed, q.encoder.gates, q.encoder.hidden, mean, [(k < counts)[:, None] for k in range(len(listed))]
     )[-1]
     z_o, q_o = posterior(q.chain, [torch.cat([last, z], dim=1) for z in z_m], noise_o)
@@ -116,3 +120,76 @@ def plain_loss(model: CosCvae, batch: Batch, noise_m: Tensor, noise_o: Tensor) -
         }
         total = {name: total[name] + torch.where(here, value, 0) for name, value in parts.items()}
     return total
+
+
+# The kernels: packed words, block by block
+
+
+def lstm_cell(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    return cell(gates, c)
+
+
+def lstm(inputs: Tensor, weight: Tensor, packing: Packing) -> Tensor:
+    h = c = inputs.new_zeros(packing.sizes[0], weight.shape[1])
+    hidden = []
+    for start, end in packing.blocks:
+        h, c = cell(inputs[start:end] + h[: end - start] @ weight.t(), c[: end - start])
+        hidden.append(h)
+    return torch.cat(hidden)
+
+
+def latent_recurrence(base: Tensor, weight: Tensor, noise: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
+    z = base.new_zeros(packing.sizes[0], weight.shape[1])
+    drawn, parameters = [], []
+    for start, end in packing.blocks:
+        here = base[start:end] + z[: end - start] @ weight.t()
+        mean, log_variance = here.chunk(2, dim=1)
+        z = mean + torch.exp(0.5 * log_variance) * noise[start:end].to(base.dtype)
+        drawn.append(z)
+        parameters.append(here)
+    return torch.cat(drawn), torch.cat(parameters)
+
+
+def decoder_cell(
+    inputs: CellInputs, regions: CellRegions, weights: CellWeights, transposed, state, groups=None
+) -> tuple[CellState, Tensor]:
+    rows = len(inputs.attention)
+    owners = torch.arange(rows) if groups is None else groups.owners
+    keys, values, masked = (each[owners] for each in regions[:3])
+    if state is None:
+        widths = [weights.query.shape[1]] * 2 + [len(weights.language) // 4] * 2
+        state = CellState(*(values.new_zeros(rows, width) for width in widths))
+    gates = inputs.attention + torch.cat([state.language_h, state.attention_h], 1) @ weights.attention.t()
+    h1, c1 = cell(gates, state.attention_c)
+    read = h1 if inputs.dropout is None else h1 * inputs.dropout
+    query = read @ weights.query.t() + (0 if inputs.query is None else inputs.query)
+    a = torch.softmax(torch.tanh(keys + query[:, None]) @ weights.score + masked, dim=1)
+    seen = (a[:, :, None] * values).sum(1)
+    gates = inputs.language + torch.cat([seen, read, state.language_h], 1) @ weights.language.t()
+    h2, c2 = cell(gates, state.language_c)
+    return CellState(h1, c1, h2, c2), a
+
+
+def decoder_loop(inputs: CellInputs, regions: CellRegions, weights: CellWeights, packing: Packing, tape=None):
+    state, hidden, attention = None, [], []
+    for start, end in packing.blocks:
+        n = end - start
+        if state is not None:
+            state = CellState(*(each[:n] for each in vars(state).values()))
+        here = CellRegions(*(each[:n] for each in regions[:3]))
+        state, a = decoder_cell(inputs.rows(start, end), here, weights, None, state)
+        hidden.append(state.language_h)
+        attention.append(a.detach())
+    return torch.cat(hidden), torch.cat(attention)
+
+
+def cross_entropy(hidden, weight, bias, targets, never, smoothing=0.0) -> Tensor:
+    logits = hidden @ weight.t() + (0 if bias is None else bias)
+    allowed = torch.ones(len(weight), dtype=torch.bool).index_fill(0, never, False)
+    logs = torch.log_softmax(logits[:, allowed], dim=1)
+    place = allowed.cumsum(0) - 1
+    target = -logs.gather(1, place[targets][:, None])[:, 0]
+    return (1 - smoothing) * target - smoothing * logs.mean(1)
+
+
+KERNELS = (lstm_cell, lstm, latent_recurrence, decoder_cell, decoder_loop, cross_entropy)

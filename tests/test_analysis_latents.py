@@ -1,6 +1,7 @@
 """The analyses of the two latents: the noise is the search's own, held values reproduce captions, parts add up."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,9 @@ from coscap.data import open_prepared
 from coscap.data.batch import RegionBatch
 from coscap.errors import UserError
 from coscap.metrics import cider_plain
-from coscap.models import build_model, preset, save_pretrained
+from coscap.models import build_model, load_pretrained, preset, save_pretrained
 from coscap.search import SearchSettings, search
+from coscap.text import Vocabulary
 from coscap.vision.store import RegionStore
 from search_tiny import one_thread as one_thread
 from tiny_captioner import save_tiny_model
@@ -167,8 +169,28 @@ def test_the_command_writes_page_numbers_and_figures(world: Path, tmp_path: Path
     assert "z^m alone" in page and "| z^m of A |" in page
     for name in ("variance", "activity"):
         assert (tmp_path / "images" / f"analysis-{name}.png").stat().st_size > 5000
+    for name in ("vocabulary", "regions"):
+        done = CliRunner().invoke(
+            app, ["analyse", str(other_model(world, tmp_path / name, name)), *arguments, *more]
+        )
+        assert isinstance(done.exception, UserError), name
+        said = {"vocabulary": "another vocabulary", "regions": "was trained on regions of the recipe other/1"}
+        assert said[name] in str(done.exception)
     done = CliRunner().invoke(app, ["analyse", str(world / "updown"), *arguments, *more])
     assert isinstance(done.exception, UserError) and "only a COS-CVAE" in str(done.exception)
+
+
+def other_model(world: Path, folder: Path, other: str) -> Path:
+    """The model of the world as if it had been trained with another vocabulary or on other regions."""
+    loaded = load_pretrained(world / "cos_cvae")
+    assert loaded.recipe is not None
+    units, recipe = loaded.vocabulary.units, loaded.recipe
+    if other == "vocabulary":
+        units = (*units[:-1], "zzz")
+    else:
+        recipe = replace(recipe, name="other/1")
+    save_pretrained(loaded.model, folder, vocabulary=Vocabulary(units), recipe=recipe)
+    return folder
 
 
 def test_figures_of_photographs(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from coscap.contexts.apart import compare
+from coscap.analysis.apart import compare
 from coscap.contexts.build import ContextSettings, build_contexts
 from coscap.contexts.examples import examples
 from coscap.contexts.folder import Neighbours, open_neighbours
-from coscap.contexts.pseudo import BothTerms, NovelTerm, PseudoTerm, fill_table
+from coscap.contexts.pseudo import BothTerms, NovelTerm, PseudoTerm, slot_tokens
 from coscap.data.loader import Loader
 from coscap.data.prepared import Prepared
 from coscap.errors import UserError
@@ -85,10 +85,10 @@ def test_what_was_found_before_is_used_again(world: World) -> None:
 def test_both_terms_join_captioned_and_uncaptioned_pictures(world: World) -> None:
     _, prepared, store, neighbours = world
     model = make_model(prepared, store)
-    fill = fill_table(store.recipe, prepared.classes, prepared.vocabulary)
+    names = slot_tokens(store.recipe, prepared.classes, prepared.vocabulary)
     batch = next(iter(Loader(prepared, store, "train", 8, 1)))
     keys = torch.arange(8) * 4
-    paired, novel = PseudoTerm(prepared, neighbours, fill), NovelTerm(prepared, store, neighbours, fill)
+    paired, novel = PseudoTerm(prepared, neighbours, names), NovelTerm(prepared, store, neighbours, names)
     assert set(novel.images.tolist()) <= set(prepared.images("unpaired").tolist())
     drawn = novel.draw(batch, keys)
     assert drawn is not None and len(drawn[1]) == 8
@@ -106,9 +106,9 @@ def test_both_terms_join_captioned_and_uncaptioned_pictures(world: World) -> Non
 def test_a_share_of_the_pseudo_captions_counts_for_all(world: World) -> None:
     _, prepared, store, neighbours = world
     model = make_model(prepared, store)
-    fill = fill_table(store.recipe, prepared.classes, prepared.vocabulary)
+    names = slot_tokens(store.recipe, prepared.classes, prepared.vocabulary)
     batch = next(iter(Loader(prepared, store, "train", 16, 1)))
-    whole, half = (PseudoTerm(prepared, neighbours, fill, share=share) for share in (1.0, 0.5))
+    whole, half = (PseudoTerm(prepared, neighbours, names, share=share) for share in (1.0, 0.5))
     counts = []
     for start in range(0, 1600, 16):
         keys = torch.arange(start, start + 16)
@@ -125,10 +125,10 @@ def test_a_share_of_the_pseudo_captions_counts_for_all(world: World) -> None:
 def test_novel_pictures_are_needed_for_the_novel_term(tmp_path: Path, world: World) -> None:
     _, _, store, _ = world
     prepared = made_prepared(tmp_path / "data", captionless=0)
-    fill = fill_table(store.recipe, prepared.classes, prepared.vocabulary)
+    names = slot_tokens(store.recipe, prepared.classes, prepared.vocabulary)
     none = Neighbours({}, np.zeros(0, np.int64), np.zeros((0, 1), np.int32), np.zeros((0, 1), np.float32))
     with pytest.raises(UserError, match="unpaired"):
-        NovelTerm(prepared, store, none, fill)
+        NovelTerm(prepared, store, none, names)
 
 
 def test_examples_fill_every_slot(world: World) -> None:
@@ -140,6 +140,32 @@ def test_examples_fill_every_slot(world: World) -> None:
         assert len(example.pseudo) == len(example.contexts)
         assert all("<s" in context for context in example.contexts)
         assert not any("<s" in caption for caption in example.pseudo)
+
+
+@pytest.mark.parametrize("detections", [None, 1])
+def test_examples_are_filled_as_training_fills_them(world: World, detections: int | None) -> None:
+    _, prepared, store, neighbours = world
+    model = make_model(prepared, store)
+    model.config = model.config.model_copy(update={"detections": detections})
+    model.regions.config = model.config
+    names = slot_tokens(store.recipe, prepared.classes, prepared.vocabulary)
+    term = PseudoTerm(prepared, neighbours, names)
+    batches = Loader(prepared, store, "train", 8, 1, detections=detections, grid=model.config.grid)
+    shown = 0
+    for batch in batches:
+        keys = torch.zeros(len(batch.rows), dtype=torch.long)  # the first neighbour of each, the first noise
+        exchanged = term.exchange(batch, keys)
+        if exchanged is None:
+            continue
+        _, words = term.pseudo(model.eval(), *exchanged)
+        ids = batch.image_ids[exchanged[0].rows].tolist()
+        images = [int(np.searchsorted(prepared.image_ids, image)) for image in ids]
+        for example, row in zip(
+            examples(prepared, store, neighbours, images, model), words.tolist(), strict=True
+        ):
+            assert example.pseudo[0] == prepared.vocabulary.decode(row)
+            shown += 1
+    assert shown > 10
 
 
 def test_what_two_captions_share() -> None:

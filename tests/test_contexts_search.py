@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pytest
 import torch
 
 from coscap.contexts.build import queries
@@ -25,13 +24,12 @@ def unit_rows(rows: int, width: int, seed: int) -> torch.Tensor:
     )
 
 
-@pytest.mark.parametrize("engine", ["torch", "faiss"])
-def test_nearest_equals_a_full_sort(engine: str) -> None:
+def test_nearest_equals_a_full_sort() -> None:
     generator = np.random.default_rng(0)
     pictures, contexts = unit_rows(37, 8, 1), unit_rows(300, 8, 2)
     own = [generator.choice(300, generator.integers(0, 6), replace=False) for _ in range(37)]
     slots, room = generator.integers(1, 6, 300), generator.integers(0, 5, 37)
-    numbers, scores = nearest(pictures, contexts, own, 5, slots=slots, room=room, block=16, engine=engine)
+    numbers, scores = nearest(pictures, contexts, own, 5, slots=slots, room=room, block=16)
     table = (pictures @ contexts.T).numpy()
     for row in range(37):
         allowed = [c for c in range(300) if c not in own[row] and slots[c] <= room[row]]

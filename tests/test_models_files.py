@@ -75,7 +75,7 @@ def test_saving_again_replaces_a_model_but_nothing_else(saved, tmp_path):
     with pytest.raises(UserError, match="other files than a model"):
         model.save_pretrained(tmp_path / "photos", vocabulary=VOCABULARY)
     assert (tmp_path / "photos" / "a.jpg").exists()
-    with pytest.raises(UserError, match="units"):
+    with pytest.raises(UserError, match="tokens"):
         model.save_pretrained(tmp_path / "x", vocabulary=Vocabulary((*SPECIAL, "one")))
 
 

@@ -142,9 +142,9 @@ def test_pseudo_captions_draw_the_object_latent_from_its_prior():
         with torch.no_grad():
             drawn = []
             for keys in (KEYS, KEYS + 50):
-                teacher = model._teacher(batch, None, keys)
-                words = model.known_words(teacher.previous)
-                drawn.append(model._draw_objects(teacher, words, torch.zeros(len(words), 4)))
+                forced = model.teacher_force(batch, None, keys)
+                words = model.prior_words(forced.previous)
+                drawn.append(model.draw_objects(forced, words, torch.zeros(len(words), 4)))
         assert torch.equal(*drawn) is same
         parts = model.loss(batch, keys=KEYS, objects="prior")
         assert bool((parts.kl_object == 0).all()) and bool((parts.kl_context > 0).all())
@@ -182,14 +182,14 @@ def test_object_head_teaches_the_object_posterior(head):
 
 def test_word_dropout_takes_object_words_apart():
     model, batch = model_of(word_dropout=0.0, object_word_dropout=1.0), make_batch()
-    teacher = model._teacher(batch, None, KEYS)
-    fed = teacher.packing.unpack(model._drop(teacher))
+    forced = model.teacher_force(batch, None, KEYS)
+    fed = forced.packing.unpack(model.input_tokens(forced))
     after_object = torch.cat([torch.zeros(4, 1, dtype=torch.bool), batch.context[:, :-1] == SLOT], dim=1)
     alive = torch.arange(6) < batch.lengths[:, None]
     assert bool((fed[after_object & alive] == UNK).all())
     assert not bool((fed[~after_object & alive] == UNK).any())
     model.eval()
-    assert torch.equal(model._drop(teacher), teacher.previous)
+    assert torch.equal(model.input_tokens(forced), forced.previous)
 
 
 def test_noise_is_standard_normal_and_named():

@@ -7,7 +7,7 @@ import torch
 
 from coscap.data.batch import Batch
 from coscap.models import CosCvae, ModelConfig
-from coscap.models.pseudo import Fill, detected_units, pseudo_loss
+from coscap.models.pseudo import SlotTokens, detected_tokens, pseudo_loss
 from coscap.text.vocabulary import SLOT, SLOTS
 from models_batch import make_batch, make_regions
 
@@ -16,7 +16,7 @@ SIZES = dict(
     attention_width=5, context_latent=4, object_latent=3, context_posterior=6, object_posterior=6,
     context_prior=6, object_prior=5, grid=True,
 )  # fmt: skip
-FILL = Fill(torch.tensor([6, 7, 8, -1]), torch.tensor([10, 11, 12, -1]))
+FILL = SlotTokens(torch.tensor([6, 7, 8, -1]), torch.tensor([10, 11, 12, -1]))
 KEYS = torch.arange(4)
 
 
@@ -60,13 +60,13 @@ def sure_of(region: int) -> Batch:
 @torch.no_grad()
 def attended(model: CosCvae, batch: Batch, objects: str) -> torch.Tensor:
     """Attention times score at every word of captions that are read as they stand, (B, T, R)."""
-    teacher = model._teacher(batch, None, KEYS)
-    z = model._infer(teacher, objects)
-    fed = model.decoder_words(model._drop(teacher))
-    looked = model.decoder.look(teacher.memory)
-    _, attention = model.decoder(fed, z.z(), z.objects, looked, batch.rows, teacher.packing)
-    scores = batch.pictures.scores[teacher.owners][:, : attention.shape[1]]
-    return teacher.packing.unpack(attention * scores)
+    forced = model.teacher_force(batch, None, KEYS)
+    latents = model.infer(forced, objects)
+    words = model.decoder_words(model.input_tokens(forced))
+    regions = model.decoder.encode(forced.regions)
+    _, attention = model.decoder(words, latents.z, latents.objects, regions, batch.rows, forced.packing)
+    scores = batch.pictures.scores[forced.owners][:, : attention.shape[1]]
+    return forced.packing.unpack(attention * scores)
 
 
 def plain_words(model: CosCvae, batch: Batch, feed: str, objects: str) -> tuple[torch.Tensor, int]:
@@ -134,16 +134,16 @@ def test_words_outside_slots_stay_and_the_object_posterior_is_not_used(feed: str
 
 def test_novel_objects_use_the_weaker_posterior() -> None:
     model, batch = make_model(), make_batch()
-    objects = detected_units(batch.pictures, FILL, 2)[batch.rows]
+    objects = detected_tokens(batch.pictures, FILL, 2)[batch.rows]
     parts, _ = pseudo_loss(model, replace(batch, objects=objects), FILL, objects="posterior", keys=KEYS)
     assert (parts.kl_object > 0).all()
 
 
-def test_detected_units_are_the_best_of_each_class_in_order() -> None:
+def test_detected_tokens_are_the_best_of_each_class_in_order() -> None:
     regions = make_regions(pictures=2, regions=5)
     labels = torch.tensor([[2, 2, 3, 0, -1], [1, -1, -1, -1, -1]])
     mask = torch.tensor([[True] * 5, [True, True, False, False, False]])
-    found = detected_units(replace(regions, labels=labels, mask=mask), FILL, 2)
+    found = detected_tokens(replace(regions, labels=labels, mask=mask), FILL, 2)
     assert found.tolist() == [[8, 6], [7, 0]]
 
 

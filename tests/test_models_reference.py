@@ -4,15 +4,23 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from coscap.models import ModelConfig, build_model
-from coscap.models.attention_loop import attention_loop
+from coscap.models import ModelConfig, build_model, kernels
 from coscap.models.base import CONTEXT_NOISE, OBJECT_NOISE
-from coscap.models.cross_entropy import cross_entropy
+from coscap.models.kernels import (
+    CellInputs,
+    CellRegions,
+    CellWeights,
+    Packing,
+    cross_entropy,
+    decoder_loop,
+    gru,
+    latent_recurrence,
+    lstm,
+)
 from coscap.models.noise import normals
-from coscap.models.packing import Packing
-from coscap.models.recurrent import chain, gru, lstm
+from coscap.models.pseudo import SlotTokens, pseudo_loss
 from models_batch import make_batch
-from models_plain import plain_loss
+from models_plain import KERNELS, plain_loss
 
 SIZES = {
     "vocabulary": 20,
@@ -82,38 +90,113 @@ def test_gru_gradient():
     assert gradcheck(lambda x, w, b: gru(x, w, b, PACKING), (rand(WORDS, 9), rand(9, 3), rand(3)))
 
 
-def test_chain_gradient():
+def test_latent_recurrence_gradient():
     torch.manual_seed(2)
     noise = torch.randn(WORDS, 3, dtype=torch.double)
-    assert gradcheck(lambda b, w: chain(b, w, noise, PACKING), (rand(WORDS, 6), rand(6, 3)))
+    assert gradcheck(lambda b, w: latent_recurrence(b, w, noise, PACKING), (rand(WORDS, 6), rand(6, 3)))
 
 
 @pytest.mark.parametrize("latent_in_query", [False, True])
 @pytest.mark.parametrize("latent_in_language", [False, True])
-def test_attention_loop_gradient(latent_in_query, latent_in_language):
+@pytest.mark.parametrize("with_dropout", [False, True])
+def test_decoder_loop_gradient(latent_in_query, latent_in_language, with_dropout):
     torch.manual_seed(3)
-    barred = torch.zeros(4, 3, dtype=torch.double)
-    barred[1, 2] = float("-inf")
+    masked = torch.zeros(4, 3, dtype=torch.double)
+    masked[1, 2] = float("-inf")
     query = rand(WORDS, 2) if latent_in_query else None
+    dropout = torch.randint(0, 2, (WORDS, 3)).double() * 2 if with_dropout else None
     language = rand(WORDS, 8) if latent_in_language else rand(8)
     inputs = [rand(WORDS, 12), language, rand(4, 3, 2), rand(4, 3, 4)]
     weights = [rand(12, 5), rand(2, 3), rand(2), rand(8, 9)]
 
-    def run(x, spoken, keys, values, *rest):
-        *weights, asked = rest if query is not None else (*rest, None)
-        return attention_loop(x, asked, spoken, keys, values, barred, *weights, PACKING)[0]
+    def run(x, language, keys, values, *rest):
+        *weights, added = rest if query is not None else (*rest, None)
+        cell_inputs = CellInputs(x, added, language, dropout)
+        return decoder_loop(cell_inputs, CellRegions(keys, values, masked), CellWeights(*weights), PACKING)[0]
 
     assert gradcheck(run, (*inputs, *weights, *([query] if query is not None else [])))
 
 
+DROPOUTS = {"attention_dropout": 0.3, "output_dropout": 0.2, "label_smoothing": 0.1}
+LIKE_SMALL = {
+    "object_latent_to": ("query", "language", "output"),
+    "output_width": 5,
+    "object_head": "slots",
+    "word_dropout": 0.3,
+}
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, DROPOUTS, {**DROPOUTS, **LIKE_SMALL}], ids=["plain", "dropout", "all"]
+)
+@pytest.mark.parametrize("kind", ["cos_cvae", "seq_cvae", "updown"])
+@pytest.mark.parametrize("pseudo", [False, True])
+def test_plain_kernels_give_the_same_loss_and_gradients(kind, changes, pseudo, monkeypatch):
+    """Every fast function exchanged for the plain one of the same signature, in training."""
+    if pseudo and kind != "cos_cvae":
+        return
+    torch.manual_seed(0)
+    model = build_model(ModelConfig(kind=kind, **{**SIZES, **changes})).double().train()
+    batch, keys = doubled(make_batch(captions=5, words=7)), torch.arange(5) + 100
+    names = SlotTokens(torch.tensor([6, 7, 8, -1]), torch.tensor([10, 11, 12, -1]))
+
+    def run():
+        terms = pseudo_loss(model, batch, names, keys=keys)[0] if pseudo else model.loss(batch, keys=keys)
+        gradients = torch.autograd.grad(
+            terms.objective(0.7, 0.3), list(model.parameters()), allow_unused=True
+        )
+        return terms, gradients
+
+    fast, got = run()
+    if pseudo:  # the plain loop has no tape: it runs over the filled captions anew
+        filled = pseudo_loss(model, batch, names, keys=keys)[1]
+    for function in KERNELS:
+        assert hasattr(kernels, function.__name__)
+        monkeypatch.setattr(kernels, function.__name__, function)
+    slow, expected = run()
+    if pseudo:
+        assert torch.equal(filled, pseudo_loss(model, batch, names, keys=keys)[1])
+    for name in ("reconstruction", "kl_context", "kl_object", "extra"):
+        torch.testing.assert_close(getattr(fast, name), getattr(slow, name), rtol=1e-10, atol=1e-10)
+    for (name, _), a, b in zip(model.named_parameters(), got, expected, strict=True):
+        assert (a is None) == (b is None), name
+        if a is not None:
+            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-10, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_dropout_and_smoothing_are_of_training_alone():
+    torch.manual_seed(0)
+    plain = build_model(ModelConfig(**SIZES))
+    model = build_model(ModelConfig(**{**SIZES, **DROPOUTS}))
+    model.load_state_dict(plain.state_dict())
+    batch, keys = make_batch(), torch.arange(4)
+    trained = model.train().loss(batch, keys=keys).reconstruction
+    assert torch.equal(
+        model.eval().loss(batch, keys=keys).reconstruction, plain.loss(batch, keys=keys).reconstruction
+    )
+    assert not torch.allclose(trained, plain.loss(batch, keys=keys).reconstruction)
+
+
+def test_smoothing_is_that_of_torch_where_all_words_are_allowed():
+    torch.manual_seed(6)
+    hidden, weight = torch.randn(30, 8), torch.randn(50, 8)
+    targets = torch.randint(0, 50, (30,))
+    expected = torch.nn.functional.cross_entropy(
+        hidden @ weight.t(), targets, reduction="none", label_smoothing=0.2
+    )
+    got = cross_entropy(hidden, weight, None, targets, torch.zeros(0, dtype=torch.long), 0.2)
+    torch.testing.assert_close(got, expected)
+
+
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_cross_entropy_gradient(with_bias):
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_cross_entropy_gradient(with_bias, smoothing):
     torch.manual_seed(4)
     hidden, weight, bias = rand(5, 3), rand(9, 3), rand(9) if with_bias else None
     targets, never = torch.tensor([2, 8, 6, 3, 2]), torch.tensor([0, 1])
 
     def run(hidden, weight, *bias):
-        return cross_entropy(hidden, weight, bias[0] if bias else None, targets, never)
+        return cross_entropy(hidden, weight, bias[0] if bias else None, targets, never, smoothing)
 
     assert gradcheck(run, (hidden, weight, *([bias] if with_bias else [])))
 

@@ -17,7 +17,7 @@ from coscap.training.config import (
     write_config,
 )
 from coscap.training.objective import weights_at
-from coscap.training.schedules import kl_weight, rate_factor
+from coscap.training.schedules import kl_weight, lr_factor
 
 MINIMAL = "data: d\nregions: r.h5\nepochs: 2\n"
 
@@ -30,10 +30,8 @@ def written(tmp_path: Path, text: str) -> Path:
 
 def test_changes_reach_into_sections(tmp_path: Path) -> None:
     path = written(tmp_path, MINIMAL + "clip: null\n")
-    config = read_config(
-        path, ["optimiser.rate=1e-4", "kl_object.schedule=ramp", "clip.norm=3", "epochs=1.5"]
-    )
-    assert config.optimiser.rate == 1e-4
+    config = read_config(path, ["optimiser.lr=1e-4", "kl_object.schedule=ramp", "clip.norm=3", "epochs=1.5"])
+    assert config.optimiser.lr == 1e-4
     assert config.kl_object.schedule == "ramp"
     assert config.clip is not None and config.clip.norm == 3
     assert config.epochs == 1.5
@@ -43,7 +41,15 @@ def test_changes_reach_into_sections(tmp_path: Path) -> None:
     ("text", "said"),
     [
         (MINIMAL + "optimizer: {name: sgd}\n", "no field optimizer; did you mean optimiser"),
-        (MINIMAL + "optimiser: {rat: 1}\n", "no field optimiser.rat; did you mean optimiser.rate"),
+        (MINIMAL + "optimiser: {rl: 1}\n", "no field optimiser.rl; did you mean optimiser.lr"),
+        (
+            MINIMAL + "validation: {captions: 0}\n",
+            "field validation: figure: loss is measured on validation.captions, which is 0",
+        ),
+        (
+            MINIMAL + "validation: {pictures: 0, figure: cider_draw}\n",
+            "field validation: figure: cider_draw is measured on validation.pictures, which is 0",
+        ),
         (MINIMAL + "optimiser: {name: lion}\n", "optimiser.name is 'lion'"),
         (MINIMAL + "batch_size: 0\n", "batch_size is 0"),
         (MINIMAL + "steps: 5\n", "exactly one of epochs, steps and minutes, not epochs and steps"),
@@ -62,7 +68,7 @@ def test_a_change_without_a_value_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected key=value"):
         read_config(written(tmp_path, MINIMAL), ["epochs"])
     with pytest.raises(UserError, match="epochs has no fields"):
-        read_config(written(tmp_path, MINIMAL), ["epochs.rate=1"])
+        read_config(written(tmp_path, MINIMAL), ["epochs.lr=1"])
 
 
 def test_written_configuration_reads_back(tmp_path: Path) -> None:
@@ -85,13 +91,13 @@ def test_every_field_has_a_sentence() -> None:
 
 def test_learning_rate_schedules() -> None:
     linear = Schedule(name="linear")
-    assert [rate_factor(linear, s, 10) for s in (0, 5, 10, 11)] == [1, 0.5, 0, 0]  # never negative
+    assert [lr_factor(linear, s, 10) for s in (0, 5, 10, 11)] == [1, 0.5, 0, 0]  # never negative
     cycle = Schedule(name="cosine", warmup=0.25)
-    assert rate_factor(cycle, 0, 100) == pytest.approx(1 / 25)
-    assert rate_factor(cycle, 25, 100) == 1
-    assert rate_factor(cycle, 50, 100) == pytest.approx((1 + math.cos(math.pi / 3)) / 2)
-    assert rate_factor(cycle, 100, 100) == pytest.approx(0)
-    assert rate_factor(Schedule(name="constant"), 99, 100) == 1
+    assert lr_factor(cycle, 0, 100) == pytest.approx(1 / 25)
+    assert lr_factor(cycle, 25, 100) == 1
+    assert lr_factor(cycle, 50, 100) == pytest.approx((1 + math.cos(math.pi / 3)) / 2)
+    assert lr_factor(cycle, 100, 100) == pytest.approx(0)
+    assert lr_factor(Schedule(name="constant"), 99, 100) == 1
 
 
 def test_kl_schedules() -> None:

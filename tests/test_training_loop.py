@@ -12,11 +12,11 @@ from coscap.errors import UserError
 from coscap.models import build_model, preset
 from coscap.training.checkpoint import checkpoints, sweep
 from coscap.training.config import Clip, TrainConfig
-from coscap.training.interrupt import Wish
+from coscap.training.interrupt import StopRequest
 from coscap.training.log import Log, cut_log
 from coscap.training.loop import Trainer
 from coscap.training.objective import Objective, figures
-from coscap.training.optimiser import clip_gradients
+from coscap.training.optimiser import clip_gradients, moving_average
 from coscap.training.pieces import split
 from models_batch import make_batch
 from training_toys import ToyBatches, ToyModel, export_words, one_process, same, toy_config, weights
@@ -49,7 +49,7 @@ def train(config: TrainConfig, run: Path, **more: Any) -> Trainer:
     return made
 
 
-class WishAt(Wish):
+class StopAt(StopRequest):
     """Asks for an end when the loop has looked so many times."""
 
     def __init__(self, looks: int) -> None:
@@ -62,17 +62,17 @@ class WishAt(Wish):
 
 
 OPTIMISERS: list[dict[str, Any]] = [
-    {"name": "sgd", "rate": 0.05, "momentum": 0.9, "weight_decay": 0.001},
-    {"name": "adamw", "rate": 0.01, "weight_decay": 0.01},
+    {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.001},
+    {"name": "adamw", "lr": 0.01, "weight_decay": 0.01},
 ]
 
 
 @pytest.mark.parametrize("optimiser", OPTIMISERS, ids=["sgd", "adamw"])
 @pytest.mark.parametrize("looks", [1, 3, 7])
 def test_goes_on_to_the_same_bits(tmp_path: Path, optimiser: dict[str, Any], looks: int) -> None:
-    config = toy_config(optimiser=optimiser, average=0.9, accumulate=2, kl_context={"schedule": "ramp"})
+    config = toy_config(optimiser=optimiser, ema_decay=0.9, accumulate=2, kl_context={"schedule": "ramp"})
     whole = train(config, tmp_path / "whole")
-    train(config, tmp_path / "cut", wish=WishAt(looks))
+    train(config, tmp_path / "cut", stop=StopAt(looks))
     (newest,) = checkpoints(tmp_path / "cut")[-1:]
     resumed = trainer(config, tmp_path / "cut")
     assert resumed.restore(newest) == 12
@@ -80,15 +80,15 @@ def test_goes_on_to_the_same_bits(tmp_path: Path, optimiser: dict[str, Any], loo
     with Log(tmp_path / "cut", 12) as log:
         assert resumed.fit(12, log) == "finished"
     assert same(weights(whole.model), weights(resumed.model))
-    assert whole.average is not None and resumed.average is not None
-    assert same(whole.average.tensors, resumed.average.tensors)
+    assert whole.averaged is not None and resumed.averaged is not None
+    assert same(weights(whole.averaged.module), weights(resumed.averaged.module))
     assert not same(weights(ToyModel()), weights(whole.model))
 
 
 @pytest.mark.parametrize("normalise", ["caption", "word"])
 def test_pieces_are_one_batch(tmp_path: Path, normalise: str) -> None:
     """Working in parts is the same as working on the whole batch, noise included."""
-    sizes: dict[str, Any] = {"optimiser": {"name": "sgd", "rate": 0.05}, "normalise": normalise}
+    sizes: dict[str, Any] = {"optimiser": {"name": "sgd", "lr": 0.05}, "normalise": normalise}
     whole = train(toy_config(**sizes), tmp_path / "one")
     parts = train(toy_config(**sizes, accumulate=3), tmp_path / "three")
     for name, value in weights(whole.model).items():
@@ -137,7 +137,7 @@ def test_best_is_kept_and_patience_ends(tmp_path: Path) -> None:
     validation = {"every_epochs": 0.2, "figure": "loss", "patience": 2}
     config = toy_config(validation=validation, steps=40, schedule={"name": "constant"})
     made = trainer(
-        config, tmp_path, validate=lambda model, wish: {"loss": next(figures)}, export=export_words
+        config, tmp_path, validate=lambda model, stop: {"loss": next(figures)}, export=export_words
     )
     with Log(tmp_path, 40) as log:
         assert made.fit(40, log) == "stopped early"
@@ -150,12 +150,12 @@ def test_best_is_kept_and_patience_ends(tmp_path: Path) -> None:
 
 def test_a_validation_that_is_broken_off_is_done_again(tmp_path: Path) -> None:
     config = toy_config(validation={"every_epochs": 1, "figure": "loss"}, steps=5)
-    wish = Wish()
+    stop = StopRequest()
 
-    def broken(model: object, asked: Wish) -> None:
+    def broken(model: object, asked: StopRequest) -> None:
         asked.stop = True
 
-    first = trainer(config, tmp_path, validate=broken, wish=wish)
+    first = trainer(config, tmp_path, validate=broken, stop=stop)
     with Log(tmp_path, 5) as log:
         assert first.fit(5, log) == "interrupted"
     assert first.progress.step == 5 and first.progress.validated == -1
@@ -167,14 +167,30 @@ def test_a_validation_that_is_broken_off_is_done_again(tmp_path: Path) -> None:
 
 
 def test_the_average_is_what_is_exported(tmp_path: Path) -> None:
-    made = train(toy_config(average=0.9), tmp_path, export=export_words)
-    assert made.average is not None
+    made = train(toy_config(ema_decay=0.9), tmp_path, export=export_words)
+    assert made.averaged is not None
     exported = float((tmp_path / "last" / "words.txt").read_text())
-    assert exported == float(made.average.tensors["words.weight"].sum())
+    assert exported == float(weights(made.averaged.module)["words.weight"].sum())
     assert exported != float(made.model.words.weight.detach().sum())  # type: ignore[union-attr]
 
 
-def test_log_names_the_parts(tmp_path: Path) -> None:
+def test_the_moving_average_is_the_formula() -> None:
+    """d * average + (1 - d) * weights with d = min(decay, (1 + n) / (10 + n)), to the bit."""
+    model = ToyModel()
+    averaged, plain = moving_average(model, 0.4), weights(model)
+    for n in range(1, 9):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn(parameter.shape))
+        averaged.update_parameters(model)
+        d = min(0.4, (1 + n) / (10 + n))
+        plain = {name: torch.lerp(plain[name], value, 1 - d) for name, value in weights(model).items()}
+        assert same(weights(averaged.module), plain)
+    again = moving_average(model, 0.4, step=8)
+    assert int(again.n_averaged) == int(averaged.n_averaged)
+
+
+def test_log_names_the_terms(tmp_path: Path) -> None:
     train(toy_config(log_steps=3, optimiser=OPTIMISERS[0]), tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [3, 6, 9, 12]

@@ -18,6 +18,7 @@ from coscap.cli.main import app
 from coscap.errors import UserError
 from coscap.models import load_pretrained
 from coscap.training.config import TrainConfig, read_config
+from coscap.training.lock import run_lock
 from coscap.training.run import train_run
 from training_world import lines, make_neighbours, make_world
 
@@ -73,8 +74,8 @@ def test_every_model_trains(world: Path, tmp_path: Path, kind: str) -> None:
 def test_begins_with_the_weights_of_another_model(world: Path, tmp_path: Path) -> None:
     train_run(config(world, "steps=30"), tmp_path / "first", device="cpu")
     known = load_pretrained(tmp_path / "first" / "last").model.state_dict()
-    begin = [f"start={tmp_path / 'first' / 'last'}", "average=0.5"]
-    train_run(config(world, "steps=1", "optimiser.rate=1e-12", *begin), tmp_path / "next", device="cpu")
+    begin = [f"start={tmp_path / 'first' / 'last'}", "ema_decay=0.5"]
+    train_run(config(world, "steps=1", "optimiser.lr=1e-12", *begin), tmp_path / "next", device="cpu")
     for name, tensor in load_pretrained(tmp_path / "next" / "last").model.state_dict().items():
         torch.testing.assert_close(tensor, known[name], rtol=1e-6, atol=1e-8)
     with pytest.raises(UserError, match=r"field start: .* has another shape .*give `model` the sizes"):
@@ -85,7 +86,7 @@ def test_begins_with_the_weights_of_another_model(world: Path, tmp_path: Path) -
 def test_an_up_down_decoder_is_given_latents(world: Path, tmp_path: Path, kind: str) -> None:
     train_run(config(world, "steps=5", "model.kind=updown"), tmp_path / "first", device="cpu")
     known = load_pretrained(tmp_path / "first" / "last").model.state_dict()
-    begin = [f"start={tmp_path / 'first' / 'last'}", f"model.kind={kind}", "optimiser.rate=1e-12"]
+    begin = [f"start={tmp_path / 'first' / 'last'}", f"model.kind={kind}", "optimiser.lr=1e-12"]
     train_run(config(world, "steps=1", *begin), tmp_path / "next", device="cpu")
     begun = load_pretrained(tmp_path / "next" / "last").model.state_dict()
     for name, tensor in known.items():
@@ -124,7 +125,7 @@ def test_goes_on_to_the_same_bits_after_any_death(world: Path, tmp_path: Path) -
 def test_two_processes_are_one(world: Path, tmp_path: Path) -> None:
     """The same joint batches under torchrun and gloo: noise, pseudo captions, and pieces included."""
     contexts = make_neighbours(world.parent)
-    changes = ["steps=6", "log_steps=3", "optimiser.name=sgd", "optimiser.rate=0.05", "accumulate=2"]
+    changes = ["steps=6", "log_steps=3", "optimiser.name=sgd", "optimiser.lr=0.05", "accumulate=2"]
     changes += [f"pseudo.contexts={contexts}", "pseudo.from_epoch=0.5", "kl_object.schedule=constant"]
     train_run(config(world, *changes), tmp_path / "one", device="cpu")
     command = [
@@ -151,6 +152,54 @@ def test_two_processes_are_one(world: Path, tmp_path: Path) -> None:
         )
 
 
+def test_early_stopping_ends_all_processes_as_finished(world: Path, tmp_path: Path) -> None:
+    """Only the first process validates; the others must not take its patience for an interruption."""
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node",
+        "2",
+        "--master_port",
+        "29572",
+    ]
+    command += ["-m", "coscap", "train", str(world), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    changes = ["steps=50", "optimiser.lr=1e-30", "validation.pictures=0", "validation.patience=1"]
+    for change in [*changes, "validation.every_steps=1"]:
+        command += ["--set", change]
+    done = subprocess.run(command, capture_output=True, text=True, env=ONE_THREAD, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "stopped early at step 2" in done.stderr
+
+
+@pytest.mark.parametrize("fcntl", [True, False])
+def test_a_run_folder_has_one_training_at_a_time(
+    world: Path, tmp_path: Path, fcntl: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not fcntl:
+        monkeypatch.setitem(sys.modules, "fcntl", None)
+    run, asked = tmp_path / "run", config(world, "steps=2")
+    train_run(asked, run, device="cpu")
+    (run / ".best.part").mkdir()  # as another process would just be writing it
+    with run_lock(run):
+        with pytest.raises(
+            UserError, match=f"{run} is in use by another training .process {os.getpid()}."
+        ) as error:
+            train_run(asked, run, resume=True, device="cpu")
+        assert str(error.value).count("\n") == 0 and (run / ".best.part").is_dir()
+    assert train_run(asked, run, resume=True, device="cpu") == "finished"
+    assert not (run / ".best.part").exists()
+
+
+def test_a_dead_training_leaves_no_lock(world: Path, tmp_path: Path) -> None:
+    code = "import os, sys; from pathlib import Path; from coscap.training.lock import run_lock\n"
+    code += f"with run_lock(Path({str(tmp_path)!r})): os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", code], env=ONE_THREAD).returncode == 9
+    assert (tmp_path / ".lock").exists()
+    with run_lock(tmp_path):
+        pass
+
+
 def test_refusals_are_sentences(world: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     train_run(config(world, "steps=2"), run, device="cpu")
@@ -171,7 +220,16 @@ def test_refusals_are_sentences(world: Path, tmp_path: Path) -> None:
     if importlib.util.find_spec("tensorboard") is None:
         refused("needs the package tensorboard", "tensorboard=true", out=tmp_path / "f")
     refused("nowhere", "start=/nowhere", out=tmp_path / "g")
-    assert not any((tmp_path / name).exists() for name in "abcdefg")  # what was mended can be typed again
+    contexts = world.parent / "contexts"
+    if not contexts.exists():
+        make_neighbours(world.parent)
+    for letter, kind in (("h", "seq_cvae"), ("i", "updown")):
+        asked = [f"model.kind={kind}", f"pseudo.contexts={contexts}"]
+        refused(
+            f"a {kind} cannot learn from pseudo captions, only a cos_cvae can", *asked, out=tmp_path / letter
+        )
+    refused("no model of the kind 'huge'; choose one of cos_cvae", "model.kind=huge", out=tmp_path / "j")
+    assert not any((tmp_path / name).exists() for name in "abcdefghij")  # what was mended can be typed again
     other = make_world(tmp_path, seed=1)
     refused("another data set", f"data={other.parent / 'data'}", f"regions={other.parent / 'regions.h5'}")
     (tmp_path / "full").mkdir()

@@ -141,7 +141,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits_and_gives_an_onnx_file(
         calls = iter([False, False, True, True])
         yield lambda: next(calls)
 
-    monkeypatch.setattr(training, "stop_wish", soon)
+    monkeypatch.setattr(training, "stop_on_signals", soon)
     assert tune_backbone(asked, tmp_path / "cut") == "interrupted"
     monkeypatch.undo()
     with pytest.raises(UserError, match="--resume"):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from coscap.data.batch import Batch, RegionBatch
+from coscap.models import LossTerms
 from coscap.models.noise import normals
-from coscap.models.parts import Parts
 from coscap.text.vocabulary import PAD
 from coscap.training.config import TrainConfig, check_config
 from coscap.training.distributed import Ranks
@@ -30,7 +30,7 @@ class ToyModel(nn.Module):
         for parameter in self.parameters():
             parameter.data = torch.randn(parameter.shape, generator=generator) * 0.3
 
-    def loss(self, batch: Batch, keys: Tensor) -> Parts:
+    def loss(self, batch: Batch, keys: Tensor) -> LossTerms:
         mean = self.latent(batch.pictures.features.mean(1))[batch.rows]  # (B, F)
         longest = batch.words.shape[1]
         noise = torch.stack([normals(keys, 1, t, WIDTH) for t in range(longest)], 1)  # (B, T, F)
@@ -38,7 +38,7 @@ class ToyModel(nn.Module):
         named = chances.gather(2, batch.words[..., None]).squeeze(2)  # (B, T)
         here = torch.arange(longest) < batch.lengths[:, None]
         kl = mean.square() / 2
-        return Parts(
+        return LossTerms(
             reconstruction=-(named * here).sum(1),
             kl_context=kl.sum(1),
             kl_object=torch.zeros(len(keys)),

@@ -64,7 +64,7 @@ def make_world(folder: Path, pictures: int = 36, seed: int = 0) -> Path:
         "batch_size": 8,
         "steps": 20,
         "log_steps": 5,
-        "optimiser": {"name": "adamw", "rate": 0.01},
+        "optimiser": {"name": "adamw", "lr": 0.01},
         "kl_object": {"schedule": "ramp", "epochs": 1},
         "validation": {"every_epochs": 1, "captions": 12, "pictures": 4, "draws": 3, "figure": "loss"},
     }

@@ -161,14 +161,14 @@ def activity_bars(found: dict[str, Activity], path: Path) -> None:
     with plot.rc_context(STYLE):
         figure, rows = plot.subplots(2, 2, figsize=(9.6, 5.0), layout="constrained", sharey="row")
         for column, (name, colour) in enumerate((("context", CONTEXT_COLOUR), ("objects", OBJECT_COLOUR))):
-            told = found[name]
-            order = told.most_active(len(told.kl))
+            latent = found[name]
+            order = latent.most_active(len(latent.kl))
             upper, lower = rows[0][column], rows[1][column]
-            upper.bar(range(len(order)), told.kl[order], color=colour)
+            upper.bar(range(len(order)), latent.kl[order], color=colour)
             upper.set_title(f"z$^{'m' if name == 'context' else 'o'}$: nats a word in each dimension")
-            lower.plot(100 * told.changed_context[order], "o-", ms=3, lw=1.2, color=CONTEXT_COLOUR,
+            lower.plot(100 * latent.changed_context[order], "o-", ms=3, lw=1.2, color=CONTEXT_COLOUR,
                        label="context words replaced")  # fmt: skip
-            lower.plot(100 * told.changed_objects[order], "o-", ms=3, lw=1.2, color=OBJECT_COLOUR,
+            lower.plot(100 * latent.changed_objects[order], "o-", ms=3, lw=1.2, color=OBJECT_COLOUR,
                        label="object words replaced")  # fmt: skip
             lower.set(xlabel="dimension, the most active first")
             lower.set_title("moved by two deviations up and down")

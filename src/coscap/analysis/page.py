@@ -1,6 +1,6 @@
 """The page of an analysis: what was done, the figures and the numbers."""
 
-from coscap.analysis.run import Found
+from coscap.analysis.run import Analysis
 from coscap.analysis.variance import PARTS
 from coscap.report.tables import table
 
@@ -14,13 +14,13 @@ _KIND = {
 _HELD = {"context": "z^m of A", "objects": "z^o of A", "neither": "nothing of A"}
 
 
-def page(found: Found, images: str, command: str) -> str:
-    """Markdown; `images`: where the figures lie, seen from the page."""
+def page(found: Analysis, images: str, command: str) -> str:
+    """Markdown; `images`: where the figures are, relative to the page."""
     return "\n\n".join([*_head(found, command), *_variance(found, images), *_swaps(found, images),
                         *_ways(found, images)]) + "\n"  # fmt: skip
 
 
-def _head(found: Found, command: str) -> list[str]:
+def _head(found: Analysis, command: str) -> list[str]:
     return [
         "# What the two latents do",
         f"COS-CVAE splits its latent space: z^m is to hold how a scene is told, z^o which objects. Here the "
@@ -32,7 +32,7 @@ def _head(found: Found, command: str) -> list[str]:
     ]
 
 
-def _in_short(found: Found) -> str:
+def _in_short(found: Analysis) -> str:
     """The main numbers as sentences."""
     words, named = found.shares["context"].within, found.shares["objects"].within
     held, free = found.swaps["context"], found.swaps["neither"]
@@ -52,7 +52,7 @@ def _in_short(found: Found) -> str:
     )
 
 
-def _variance(found: Found, images: str) -> list[str]:
+def _variance(found: Analysis, images: str) -> list[str]:
     rows = []
     for kind, shares in found.shares.items():
         # The regions of two pictures have nothing in common, so pictures cannot be compared by them.
@@ -72,11 +72,11 @@ def _variance(found: Found, images: str) -> list[str]:
     ]
 
 
-def _swaps(found: Found, images: str) -> list[str]:
+def _swaps(found: Analysis, images: str) -> list[str]:
     rows = [
         [_HELD[held], *(f"{100 * value:.1f} %" for value in (
-            told.context_kept, told.objects_kept, told.true_of_b, told.true_of_a))]
-        for held, told in found.swaps.items()
+            each.context_kept, each.objects_kept, each.true_of_b, each.true_of_a))]
+        for held, each in found.swaps.items()
     ]  # fmt: skip
     head = [
         "held",
@@ -96,16 +96,16 @@ def _swaps(found: Found, images: str) -> list[str]:
     ]
 
 
-def _ways(found: Found, images: str) -> list[str]:
+def _ways(found: Analysis, images: str) -> list[str]:
     rows = []
-    for name, told in found.activity.items():
-        active = told.kl > 0.01
+    for name, each in found.activity.items():
+        active = each.kl > 0.01
         rows.append([
             "z^m" if name == "context" else "z^o",
-            f"{told.kl.sum():.2f}",
-            f"{int(active.sum())} of {len(told.kl)}",
-            f"{100 * told.changed_context[active].mean():.0f} %" if active.any() else "–",
-            f"{100 * told.changed_objects[active].mean():.0f} %" if active.any() else "–",
+            f"{each.kl.sum():.2f}",
+            f"{int(active.sum())} of {len(each.kl)}",
+            f"{100 * each.changed_context[active].mean():.0f} %" if active.any() else "–",
+            f"{100 * each.changed_objects[active].mean():.0f} %" if active.any() else "–",
         ])  # fmt: skip
     head = [
         "",

@@ -34,7 +34,7 @@ SWAPPED = 500  # pictures between which latents are swapped
 
 
 @dataclass(frozen=True)
-class Asked:
+class AnalysisRequest:
     model: str
     data: Path
     regions: tuple[Path, ...]
@@ -46,7 +46,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Found:
+class Analysis:
     """Everything measured, and the photographs that figures were made of."""
 
     weights: str
@@ -73,59 +73,65 @@ class Found:
         }
 
 
-def analyse(asked: Asked, photos: Sequence[Path], ways_of: Sequence[str], images: Path) -> Found:
+def analyse(
+    request: AnalysisRequest, photos: Sequence[Path], ways_of: Sequence[str], images: Path
+) -> Analysis:
     """Measure, and write the figures into `images`; `ways_of` names the photographs that latents are moved on."""
-    run = open_run(asked.model)
-    writer = Writer.open(str(run.folder), asked.device)
-    prepared, stores = open_prepared(asked.data), Stores(asked.regions)
-    everyone = _choose(prepared, stores, asked)
-    ids = everyone[: asked.pictures]
-    regions = writer.batch([stores.get(image) for image in everyone[: max(asked.pictures, SWAPPED)]])
+    run = open_run(request.model)
+    writer = Writer.open(str(run.folder), request.device)
+    prepared, stores = open_prepared(request.data), Stores(request.regions)
+    writer.loaded.check_vocabulary(prepared.vocabulary)
+    writer.loaded.check_recipe(stores.recipe)
+    everyone = _choose(prepared, stores, request)
+    ids = everyone[: request.pictures]
+    regions = writer.batch([stores.get(image) for image in everyone[: max(request.pictures, SWAPPED)]])
     indices = [prepared.index(image) for image in everyone[: len(regions.keys)]]
     named = [
         {int(c) for caption in prepared.captions_of(i) for c in prepared.object_classes(caption)}
         for i in indices
     ]
     captions = np.array([c for i in indices for c in prepared.captions_of(i)], np.int64)[:KL_CAPTIONS]
-    found = Found(
+    found = Analysis(
         weights=run.weights,
-        split=asked.split,
+        split=request.split,
         pictures=len(ids),
-        count=asked.count,
-        shares=_shares(writer, part_of(regions, 0, len(ids)), prepared, asked),
-        swaps=measure_swaps(writer, regions, named, asked.seed),
+        count=request.count,
+        shares=_shares(writer, part_of(regions, 0, len(ids)), prepared, request),
+        swaps=measure_swaps(writer, regions, named, request.seed),
         activity=activity(writer, prepared, stores, captions, part_of(regions, 0, MOVED)),
         photos=tuple(ways_of) if photos else (),
     )
-    figures.variance_bars(found.shares, len(ids), asked.count, images / "analysis-variance.png")
+    figures.variance_bars(found.shares, len(ids), request.count, images / "analysis-variance.png")
     figures.activity_bars(found.activity, images / "analysis-activity.png")
     if photos:
-        _photographs(writer, photos, ways_of, found.activity, asked.seed, images)
+        _photographs(writer, photos, ways_of, found.activity, request.seed, images)
     return found
 
 
-def _choose(prepared: Prepared, stores: Stores, asked: Asked) -> list[int]:
+def _choose(prepared: Prepared, stores: Stores, request: AnalysisRequest) -> list[int]:
     """Pictures of the split that have regions and captions, drawn at random."""
-    there = [image for image in prepared.references(asked.split) if image in stores]
+    there = [image for image in prepared.references(request.split) if image in stores]
     if len(there) < 2:
         raise UserError(
-            f"{stores} has regions of {len(there)} pictures of {asked.split!r}, and at least 2 are needed; "
+            f"{stores} has regions of {len(there)} pictures of {request.split!r}, and at least 2 are needed; "
             "choose another --split or add --regions."
         )
-    chosen = np.random.default_rng(asked.seed).permutation(len(there))
+    chosen = np.random.default_rng(request.seed).permutation(len(there))
     return [there[place] for place in chosen.tolist()]
 
 
-def _shares(writer: Writer, regions: RegionBatch, prepared: Prepared, asked: Asked) -> dict[str, Shares]:
+def _shares(
+    writer: Writer, regions: RegionBatch, prepared: Prepared, request: AnalysisRequest
+) -> dict[str, Shares]:
     from coscap.progress import track
 
     grids = []
     starts = range(0, len(regions.keys), AT_ONCE)
     for start in track(starts, "crosses of draws", unit="batch"):
-        grids += write_grid(writer, part_of(regions, start, start + AT_ONCE), asked.count, asked.seed)
-    documents = token_groups(list(prepared.references(asked.split).values()))
-    tables = embeddings(grids, asked.count, writer.objects, documents)
-    return {name: shares(each, asked.seed) for name, each in tables.items()}
+        grids += write_grid(writer, part_of(regions, start, start + AT_ONCE), request.count, request.seed)
+    documents = token_groups(list(prepared.references(request.split).values()))
+    tables = embeddings(grids, request.count, writer.objects, documents)
+    return {name: shares(each, request.seed) for name, each in tables.items()}
 
 
 def _photographs(
@@ -137,6 +143,7 @@ def _photographs(
     images: Path,
 ) -> None:
     detector = load_detector()
+    writer.loaded.check_recipe(detector.recipe)
     pictures = [open_picture(path) for path in paths]
     photos = [Photo(path.stem, picture) for path, picture in zip(paths, pictures, strict=True)]
     regions = writer.batch(detector.regions(pictures))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -9,13 +10,9 @@ from torch import Tensor
 from coscap.data.batch import RegionBatch
 from coscap.data.collate import region_batch
 from coscap.errors import UserError
-from coscap.models.cos_cvae import CosCvae
-from coscap.models.gaussian import Gaussian
-from coscap.models.latents import Latents
+from coscap.models import CosCvae, DecodeState, Latents, Pretrained, load_pretrained
+from coscap.models.base import CONTEXT_NOISE, OBJECT_NOISE
 from coscap.models.noise import normals, row_keys
-from coscap.models.pretrained import load_pretrained
-from coscap.models.prior import PriorState
-from coscap.models.state import Chain, DecodeState
 from coscap.search import latent
 from coscap.search.caption import Caption
 from coscap.search.settings import SearchSettings
@@ -24,40 +21,33 @@ from coscap.text import ObjectClasses, Vocabulary, load_classes
 from coscap.text.vocabulary import END, START
 from coscap.vision.regions import Regions
 
-CONTEXT, OBJECTS = 1, 2  # streams of noise, one a latent
+CONTEXT, OBJECTS = CONTEXT_NOISE, OBJECT_NOISE  # streams of noise, one a latent
 ROWS = 1024  # captions written at once
-
-
-@dataclass(frozen=True)
-class Steered(Chain):
-    """A latent sequence whose noise is given: z_t = mean_t + deviation_t * noise_t."""
-
-    noise: Tensor  # (N, T, Z)
-
-    def draw(
-        self, p: Gaussian, prior: PriorState, stream: int, step: int, temperature: float, mode: str
-    ) -> "Steered":
-        return replace(self, prior=prior, z=p.sample(self.noise[:, step], temperature, mode))
 
 
 @dataclass(frozen=True)
 class Writer:
     """A COS-CVAE with what is needed to write captions under chosen latents."""
 
+    loaded: Pretrained
     model: CosCvae
-    vocabulary: Vocabulary
     objects: ObjectClasses
     settings: SearchSettings
 
     @classmethod
     def open(cls, place: str, device: str = "cpu", max_length: int = 20) -> "Writer":
         loaded = load_pretrained(place)
-        if not isinstance(loaded.model, CosCvae):
+        if not loaded.model.splits_objects:
             raise UserError(
                 f"{place} holds a {loaded.model.config.kind}; only a COS-CVAE keeps context and objects apart."
             )
+        model = cast(CosCvae, loaded.model.to(device))
         objects = loaded.classes or load_classes("coco")
-        return cls(loaded.model.to(device), loaded.vocabulary, objects, SearchSettings(max_length=max_length))
+        return cls(loaded, model, objects, SearchSettings(max_length=max_length))
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.loaded.vocabulary
 
     @property
     def steps(self) -> int:
@@ -96,8 +86,8 @@ class Writer:
             assert state.context is not None and state.objects is not None
             state = replace(
                 state,
-                context=_steer(state.context, context[here].flatten(0, 1)),
-                objects=_steer(state.objects, objects[here].flatten(0, 1)),
+                context=replace(state.context, noise=context[here].flatten(0, 1)),
+                objects=replace(state.objects, noise=objects[here].flatten(0, 1)),
             )
             found += self._write(part, draws, state)
         return found
@@ -132,10 +122,6 @@ class Writer:
         controls = controls_from(self.settings, self.vocabulary, self.objects)
         trace, ended = latent.write(self.model, regions, range(draws), self.settings, controls, state)
         return trace.captions(ended, regions, self.vocabulary.units)
-
-
-def _steer(chain: Chain, noise: Tensor) -> Steered:
-    return Steered(chain.prior, chain.z, chain.keys, chain.given, chain.lengths, noise)
 
 
 def part_of(regions: RegionBatch, first: int, last: int) -> RegionBatch:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from coscap.analysis.apart import compare
 from coscap.analysis.steer import Writer
-from coscap.contexts.apart import compare
 from coscap.data.batch import RegionBatch
 from coscap.models.latents import Latents
 from coscap.search.caption import Caption

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coscap.analysis.apart import compare
 from coscap.analysis.steer import CONTEXT, OBJECTS, Writer
-from coscap.contexts.apart import compare
 from coscap.data import Prepared
 from coscap.data.batch import RegionBatch
 from coscap.data.collate import caption_batch
@@ -92,9 +92,9 @@ def _kl(
         images = np.unique(prepared.arrays["caption_image"][part])
         pictures = writer.batch([stores.get(int(prepared.image_ids[image])) for image in images])
         batch = caption_batch(prepared, part, images, pictures).to(writer.device)
-        parts = writer.model.loss(batch, generator=chance)
+        terms = writer.model.loss(batch, generator=chance)
         count = int(batch.lengths.sum())
-        for total, each in zip(sums, (parts.context_dimensions, parts.object_dimensions), strict=True):
+        for total, each in zip(sums, (terms.context_dimensions, terms.object_dimensions), strict=True):
             total += each.double().cpu().numpy() * count
         words += count
     return sums[0] / words, sums[1] / words

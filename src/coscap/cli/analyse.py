@@ -53,15 +53,17 @@ def analyse(
     Example: coscap analyse runs/small --data coco --regions regions.h5 --photo examples/cat.jpg --out docs
     """
     from coscap.analysis.page import page
-    from coscap.analysis.run import Asked
+    from coscap.analysis.run import AnalysisRequest
     from coscap.analysis.run import analyse as run
     from coscap.files import write_json, write_text
     from coscap.report.page import shown
     from coscap.training.distributed import choose_device
 
     photos = photo or []
-    asked = Asked(model, data, tuple(regions), split, pictures, draws, seed, str(choose_device(device)))
-    found = run(asked, photos, ways or [path.stem for path in photos[:2]], out / "images")
+    request = AnalysisRequest(
+        model, data, tuple(regions), split, pictures, draws, seed, str(choose_device(device))
+    )
+    found = run(request, photos, ways or [path.stem for path in photos[:2]], out / "images")
     command = " ".join(["coscap", *(shown(word) for word in sys.argv[1:])])
     write_text(out / "analysis.md", page(found, "images", command))
     write_json(out / "analysis.json", found.json(), indent=1)

@@ -1,6 +1,5 @@
 """`coscap contexts`: which contexts of other pictures fit each picture."""
 
-import importlib.util
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +13,7 @@ def contexts(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Where the neighbours go; DIR/contexts unless told otherwise."),
+        typer.Option("--out", help="Where the neighbours go; DIR/contexts by default."),
     ] = None,
     k: Annotated[int, typer.Option("-k", "--neighbours", min=1, help="Neighbours of each picture.")] = 8,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of the joint embedding.")] = 8,
@@ -30,9 +29,6 @@ def contexts(
             help="How much a picture's own contexts count in what is searched for; 0: the picture alone.",
         ),
     ] = 1.0,
-    engine: Annotated[
-        str, typer.Option(help="torch, or faiss where it is installed: what searches; both are exact.")
-    ] = "torch",
     seed: Annotated[int, typer.Option(help="The same seed gives the same neighbours.")] = 0,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     examples: Annotated[
@@ -59,10 +55,6 @@ def contexts(
         raise UserError(f"--pooling is {pooling!r}, and it is mean or attention.")
     if negatives not in ("hardest", "mean", "softmax"):
         raise UserError(f"--negatives is {negatives!r}, and it is hardest, mean or softmax.")
-    if engine not in ("torch", "faiss"):
-        raise UserError(f"--engine is {engine!r}, and it is torch or faiss.")
-    if engine == "faiss" and importlib.util.find_spec("faiss") is None:
-        raise UserError("--engine faiss needs faiss; install it with `pip install coscap[faiss]`.")
     settings = ContextSettings(
         k=k,
         negatives=negatives,  # type: ignore[arg-type]
@@ -71,7 +63,6 @@ def contexts(
         pooling=pooling,
         seed=seed,
         own=own,
-        engine=engine,  # type: ignore[arg-type]
     )
     prepared, store = open_prepared(data), open_regions(regions)
     target = out or data / "contexts"

@@ -34,7 +34,7 @@ def train(
     change: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="Change a field; repeatable. Example: optimiser.rate=0.001.", metavar="KEY=VALUE"
+            "--set", help="Change a field; repeatable. Example: optimiser.lr=0.001.", metavar="KEY=VALUE"
         ),
     ] = None,
     device: Annotated[

@@ -6,7 +6,7 @@
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ class ContextSettings(BaseModel):
     epochs: int = Field(default=8, gt=0)
     """Epochs of the joint embedding; an epoch is one caption of each picture."""
     batch: int = Field(default=256, gt=1)
-    rate: float = Field(default=1e-3, gt=0)
+    lr: float = Field(default=1e-3, gt=0)
     width: int = Field(default=256, gt=0)
     """Width of the joint space; the search takes time in proportion."""
     pooling: str = "mean"
@@ -49,14 +49,12 @@ class ContextSettings(BaseModel):
     softmax."""
     seed: int = 0
     need_slot: bool = True
-    """Leave out contexts in which no object was named: they cannot speak of another picture's objects."""
+    """Leave out contexts in which no object was named: they cannot name another picture's objects."""
     longest: int = Field(default=20, gt=0)
     """Leave out longer contexts."""
     own: float = Field(default=1.0, ge=0)
     """How much a picture's own contexts count in what is searched for, beside the picture itself; 0 is the
     paper's way. Pictures without captions are searched for by themselves."""
-    engine: Literal["torch", "faiss"] = "torch"
-    """What searches: matrix products in blocks, or faiss; both are exact."""
     recall_pictures: int = Field(default=1000, ge=0)
     """Validation pictures among which recall is measured."""
 
@@ -86,7 +84,7 @@ def build_contexts(
     model, history = train_embedding(prepared, store, settings, device, say)
     images, pictures, room = embed_pictures(model, prepared, store, device)
     contexts, dropped = _distinct(prepared, settings)
-    say(f"{len(contexts.caption):,} distinct contexts; left out: " + _told(dropped))
+    say(f"{len(contexts.caption):,} distinct contexts; left out: " + _counts(dropped))
     numbers, scores = _search(model, prepared, images, pictures, room, contexts, settings, device)
     captions = np.where(numbers >= 0, contexts.caption[numbers], -1).astype(np.int32)
     manifest: dict[str, Any] = made_from | {
@@ -126,9 +124,9 @@ def train_embedding(
     )
     model = JointEmbedding(config).to(device)
     loader = Loader(prepared, store, "train", settings.batch, settings.seed, captions="one")
-    optimiser = torch.optim.Adam(model.parameters(), lr=settings.rate)
+    optimiser = torch.optim.Adam(model.parameters(), lr=settings.lr)
     steps = settings.epochs * len(loader)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.rate, total_steps=steps + 1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, settings.lr, total_steps=steps + 1)
     history = []
     with bar("Joint embedding", steps, "steps") as advance:
         for epoch in range(settings.epochs):
@@ -251,7 +249,6 @@ def _search(
             settings.k,
             slots=contexts.slots,
             room=room,
-            engine=settings.engine,
             advance=advance,
         )
 
@@ -270,5 +267,5 @@ def _bounds(prepared: Prepared, image: int) -> tuple[int, int]:
     return captions.start, captions.stop
 
 
-def _told(dropped: dict[str, int]) -> str:
+def _counts(dropped: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in dropped.items())

@@ -2,19 +2,19 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from coscap.contexts.folder import Neighbours
-from coscap.contexts.pseudo import caption_tensors, fill_table
+from coscap.contexts.pseudo import PseudoTerm, caption_tensors, slot_tokens
 from coscap.data.batch import Batch
 from coscap.data.collate import region_batch
 from coscap.data.prepared import Prepared
 from coscap.errors import UserError
 from coscap.models.cos_cvae import CosCvae
-from coscap.models.pseudo import pseudo_loss
 from coscap.shipped import model_folder
 from coscap.vision.published import Store
 
@@ -43,18 +43,22 @@ def examples(
         contexts = [
             " ".join(units[word] for word in prepared.context(int(caption)).tolist()) for caption in near
         ]
-        pseudo = [] if model is None or not len(near) else _fill(prepared, store, image, near, model, device)
+        pseudo: list[str] = []
+        if model is not None and len(near):
+            pseudo = pseudo_captions(prepared, store, neighbours, image, near, model, device)
         humans = [prepared.text(caption) for caption in prepared.captions_of(image)]
         found.append(Example(int(prepared.image_ids[image]), humans, contexts, pseudo))
     return found
 
 
-def neighbour_batch(prepared: Prepared, store: Store, image: int, near: NDArray[np.int64]) -> Batch:
-    """One picture with captions of its neighbours; near: their numbers."""
+def neighbour_batch(
+    prepared: Prepared, store: Store, image: int, near: NDArray[np.int64], model: CosCvae
+) -> Batch:
+    """One picture, with the regions that the model looks at, and captions of its neighbours; near: their numbers."""
     words, context, lengths = caption_tensors(prepared, near)
     image_id = int(prepared.image_ids[image])
     return Batch(
-        pictures=region_batch([store.get(image_id)]),
+        pictures=region_batch([store.get(image_id)], model.config.detections, model.config.grid),
         rows=torch.zeros(len(near), dtype=torch.long),
         words=words,
         context=context,
@@ -65,13 +69,20 @@ def neighbour_batch(prepared: Prepared, store: Store, image: int, near: NDArray[
 
 
 @torch.no_grad()
-def _fill(
-    prepared: Prepared, store: Store, image: int, near: np.ndarray, model: CosCvae, device: str
+def pseudo_captions(
+    prepared: Prepared,
+    store: Store,
+    neighbours: Neighbours,
+    image: int,
+    near: NDArray[np.int64],
+    model: CosCvae,
+    device: str,
 ) -> list[str]:
-    batch = neighbour_batch(prepared, store, image, near).to(device)
-    fill = fill_table(store.recipe, prepared.classes, prepared.vocabulary).to(device)
+    """The neighbours' captions with their slots filled as training fills them."""
+    batch = neighbour_batch(prepared, store, image, near, model).to(device)
+    names = slot_tokens(store.recipe, prepared.classes, prepared.vocabulary)
     keys = torch.arange(len(near), device=device)
-    _, filled = pseudo_loss(model.eval(), batch, fill, feed="neighbour", keys=keys)
+    _, filled = PseudoTerm(prepared, neighbours, names).pseudo(model.eval(), batch, keys)
     return [prepared.vocabulary.decode(row) for row in filled.tolist()]
 
 
@@ -85,10 +96,12 @@ def show_examples(
     if model is not None:
         from coscap.models import load_pretrained
 
-        loaded = load_pretrained(model_folder(model)).model
-        if not isinstance(loaded, CosCvae):
-            raise UserError(f"{model} is no COS-CVAE, so it cannot fill slots; give one that is.")
-        filler = loaded
+        loaded = load_pretrained(model_folder(model))
+        if not loaded.model.learns_from_pseudo:
+            raise UserError(f"{model} is a {loaded.model.title}, which cannot fill slots; give a COS-CVAE.")
+        loaded.check_vocabulary(prepared.vocabulary)
+        loaded.check_recipe(store.recipe)
+        filler = cast(CosCvae, loaded.model)
     chosen = np.random.default_rng(0).choice(
         neighbours.images, min(count, len(neighbours.images)), replace=False
     )

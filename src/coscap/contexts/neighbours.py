@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,9 +14,7 @@ class Contexts:
     """The distinct contexts of a data set; a context that many captions share is searched once."""
 
     caption: NDArray[np.int64]  # (U,) one caption that has this context
-    of_caption: NDArray[
-        np.int64
-    ]  # (captions,) the distinct context of each caption, -1 where it was filtered out
+    of_caption: NDArray[np.int64]  # (captions,) the distinct context of each; -1 where it was filtered out
     slots: NDArray[np.int64]  # (U,) how many slots it has
 
 
@@ -54,12 +51,6 @@ def distinct_contexts(
     return Contexts(np.array(representative, np.int64), of_caption, np.array(slots, np.int64)), dropped
 
 
-class Look(Protocol):
-    """The best `depth` contexts of each picture: cosines, falling, and numbers, both (b, depth)."""
-
-    def __call__(self, pictures: Tensor, depth: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]: ...
-
-
 def nearest(
     pictures: Tensor,
     contexts: Tensor,
@@ -69,7 +60,6 @@ def nearest(
     slots: NDArray[np.int64],
     room: NDArray[np.int64],
     block: int = 256,
-    engine: str = "torch",
     advance: Callable[[int], None] = lambda done: None,
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """The k nearest contexts of each picture as (I, k) numbers (-1 where there are fewer) and cosines.
@@ -79,13 +69,16 @@ def nearest(
     """
     numbers = np.full((len(pictures), k), -1, np.int64)
     scores = np.zeros((len(pictures), k), np.float32)
-    look = _by_faiss(contexts) if engine == "faiss" else _by_products(contexts, block)
+    transposed = contexts.T.contiguous()  # (W, U)
+    buffer = torch.empty(block, len(contexts), device=contexts.device)
     for start in range(0, len(pictures), block):
         stop = min(start + block, len(pictures))
         rows = np.arange(start, stop)
         depth = min(8 * k, len(contexts))
         while len(rows):  # deeper only where it must
-            values, found = look(pictures[torch.from_numpy(rows)], depth)
+            queries = pictures[torch.from_numpy(rows)]
+            products = torch.mm(queries, transposed, out=buffer[: len(queries)])  # (b, U)
+            values, found = (each.cpu().numpy() for each in products.topk(depth))  # (b, depth)
             fits = slots[found] <= room[rows, None]  # (b, depth)
             for i, row in enumerate(rows.tolist()):
                 fits[i] &= ~np.isin(found[i], own[row])
@@ -97,30 +90,3 @@ def nearest(
             rows, depth = rows[~enough], min(8 * depth, len(contexts))
         advance(stop - start)
     return numbers, scores
-
-
-def _by_products(contexts: Tensor, block: int) -> Look:
-    """Exact search: one matrix product for a block of pictures, into memory that is used again."""
-    transposed = contexts.T.contiguous()  # (W, U)
-    buffer = torch.empty(block, len(contexts), device=contexts.device)
-
-    def look(pictures: Tensor, depth: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        products = torch.mm(pictures, transposed, out=buffer[: len(pictures)])  # (b, U)
-        values, found = products.topk(depth)
-        return values.cpu().numpy(), found.cpu().numpy()
-
-    return look
-
-
-def _by_faiss(contexts: Tensor) -> Look:
-    """The same by faiss's flat index, which is exact too."""
-    import faiss
-
-    index = faiss.IndexFlatIP(contexts.shape[1])
-    index.add(contexts.cpu().numpy())
-
-    def look(pictures: Tensor, depth: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        values, found = index.search(pictures.cpu().numpy(), depth)
-        return values, found
-
-    return look

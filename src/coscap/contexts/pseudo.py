@@ -5,17 +5,17 @@ from dataclasses import replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from coscap.contexts.folder import Neighbours
 from coscap.data.batch import Batch
 from coscap.data.collate import caption_arrays, region_batch
 from coscap.data.prepared import Prepared
 from coscap.errors import UserError
+from coscap.models.base import LossTerms
 from coscap.models.cos_cvae import CosCvae
 from coscap.models.noise import mix
-from coscap.models.parts import Parts
-from coscap.models.pseudo import Feed, Fill, detected_units, pseudo_loss
+from coscap.models.pseudo import Feed, SlotTokens, detected_tokens, pseudo_loss
 from coscap.text.objects import ObjectClasses
 from coscap.text.vocabulary import UNK, Vocabulary
 from coscap.vision.published import Store
@@ -23,27 +23,27 @@ from coscap.vision.regions import Recipe
 
 SHARES = 1 << 20  # how finely captions can be shared out
 SHARE = 4  # a picture without captions for every fourth caption
-MEANS = ("context_dimensions", "object_dimensions")  # parts that are no sums over captions
+MEANS = ("context_dimensions", "object_dimensions")  # terms that are no sums over captions
 
 
-def fill_table(recipe: Recipe, classes: ObjectClasses, vocabulary: Vocabulary) -> Fill:
+def slot_tokens(recipe: Recipe, classes: ObjectClasses, vocabulary: Vocabulary) -> SlotTokens:
     """How a detected class is called in a slot; the detector's classes are matched by name."""
     by_name = {known.name: known for known in classes.classes}
 
-    def unit(text: str) -> int:
+    def token(text: str) -> int:
         number = vocabulary.encode([text])[0]
         return -1 if number == UNK else number
 
     singular, plural = [], []
     for name in recipe.classes:
         known = by_name.get(name)
-        singular.append(unit(known.singular if known else name))
-        plural.append(unit(known.plural) if known else -1)
+        singular.append(token(known.singular if known else name))
+        plural.append(token(known.plural) if known else -1)
     if max(singular, default=-1) < 0:
         raise UserError(
             f"None of the classes of {recipe.name} is in the vocabulary; prepare the data with its class list."
         )
-    return Fill(torch.tensor(singular), torch.tensor(plural))
+    return SlotTokens(torch.tensor(singular), torch.tensor(plural))
 
 
 def caption_tensors(prepared: Prepared, captions: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
@@ -60,24 +60,23 @@ class PseudoTerm:
         self,
         prepared: Prepared,
         neighbours: Neighbours,
-        fill: Fill,
+        names: SlotTokens,
         feed: Feed = "filled",
         share: float = 1.0,
     ) -> None:
-        self.prepared, self.neighbours, self.fill, self.feed = prepared, neighbours, fill, feed
+        self.prepared, self.neighbours, self.names, self.feed = prepared, neighbours, names, feed
         self.share = share  # of the captions, which count for the others too
 
-    def __call__(self, model: nn.Module, batch: Batch, keys: Tensor) -> Parts:
+    def __call__(self, model: CosCvae, batch: Batch, keys: Tensor) -> LossTerms:
         """keys: (B,) int64, one for each caption of the batch."""
-        assert isinstance(model, CosCvae)
         exchanged = self.exchange(batch, keys)
         if exchanged is None:  # a small share of a batch may have none; it then adds nothing
             return _nothing(batch)
-        parts, _ = self.pseudo(model, *exchanged)
-        return parts.times(1 / self.share)
+        terms, _ = self.pseudo(model, *exchanged)
+        return terms.times(1 / self.share)
 
-    def pseudo(self, model: CosCvae, batch: Batch, keys: Tensor) -> tuple[Parts, Tensor]:
-        return pseudo_loss(model, batch, self.fill.to(batch.rows.device), feed=self.feed, keys=keys)
+    def pseudo(self, model: CosCvae, batch: Batch, keys: Tensor) -> tuple[LossTerms, Tensor]:
+        return pseudo_loss(model, batch, self.names.to(batch.rows.device), feed=self.feed, keys=keys)
 
     def exchange(self, batch: Batch, keys: Tensor) -> tuple[Batch, Tensor] | None:
         """The same pictures with captions of their neighbours; those without any are left out, and all but the
@@ -115,11 +114,11 @@ class NovelTerm(PseudoTerm):
         prepared: Prepared,
         store: Store,
         neighbours: Neighbours,
-        fill: Fill,
+        names: SlotTokens,
         feed: Feed = "filled",
         top: int = 5,
     ) -> None:
-        super().__init__(prepared, neighbours, fill, feed)
+        super().__init__(prepared, neighbours, names, feed)
         self.store, self.top = store, top
         there = [i for i in prepared.images("unpaired").tolist() if int(prepared.image_ids[i]) in store]
         self.images = np.array([i for i in there if len(neighbours.of(i))], np.int64)
@@ -129,14 +128,13 @@ class NovelTerm(PseudoTerm):
                 "leave out pseudo.unpaired, or prepare the data with such pictures."
             )
 
-    def __call__(self, model: nn.Module, batch: Batch, keys: Tensor) -> Parts:
-        assert isinstance(model, CosCvae)
+    def __call__(self, model: CosCvae, batch: Batch, keys: Tensor) -> LossTerms:
         unpaired = self.draw(batch, keys)
         exchanged = None if unpaired is None else self.exchange(*unpaired)
         if exchanged is None:
             return _nothing(batch)
-        parts, _ = self.pseudo(model, *exchanged)
-        return parts
+        terms, _ = self.pseudo(model, *exchanged)
+        return terms
 
     def draw(self, batch: Batch, keys: Tensor) -> tuple[Batch, Tensor] | None:
         """Pictures without captions, one for each of some of the keys."""
@@ -151,11 +149,11 @@ class NovelTerm(PseudoTerm):
         unpaired = Batch(pictures, rows, blank, blank, blank, blank[:, 0], torch.from_numpy(np.array(ids)))
         return unpaired.to(batch.rows.device), chosen
 
-    def pseudo(self, model: CosCvae, batch: Batch, keys: Tensor) -> tuple[Parts, Tensor]:
-        fill = self.fill.to(batch.rows.device)
-        objects = detected_units(batch.pictures, fill, self.top)[batch.rows]
+    def pseudo(self, model: CosCvae, batch: Batch, keys: Tensor) -> tuple[LossTerms, Tensor]:
+        names = self.names.to(batch.rows.device)
+        objects = detected_tokens(batch.pictures, names, self.top)[batch.rows]
         batch = replace(batch, objects=objects)
-        return pseudo_loss(model, batch, fill, feed=self.feed, objects="posterior", keys=keys)
+        return pseudo_loss(model, batch, names, feed=self.feed, objects="posterior", keys=keys)
 
 
 class BothTerms:
@@ -164,17 +162,17 @@ class BothTerms:
     def __init__(self, paired: PseudoTerm, novel: NovelTerm) -> None:
         self.paired, self.novel = paired, novel
 
-    def __call__(self, model: nn.Module, batch: Batch, keys: Tensor) -> Parts:
+    def __call__(self, model: CosCvae, batch: Batch, keys: Tensor) -> LossTerms:
         one, other = self.paired(model, batch, keys), self.novel(model, batch, mix(keys))
         joined = {
             name: torch.cat([getattr(one, name), getattr(other, name)])
             for name in vars(one)
             if name not in MEANS
         }
-        return Parts(**joined, **{name: getattr(one, name) for name in MEANS})
+        return LossTerms(**joined, **{name: getattr(one, name) for name in MEANS})
 
 
-def _nothing(batch: Batch) -> Parts:
-    """The parts of no caption."""
+def _nothing(batch: Batch) -> LossTerms:
+    """The terms of no caption."""
     none = torch.zeros(0, device=batch.rows.device)
-    return Parts(none, none, none, none, none, none, none.long(), none, none)
+    return LossTerms(none, none, none, none, none, none, none.long(), none, none)

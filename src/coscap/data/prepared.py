@@ -20,7 +20,6 @@
 Pictures and captions are named by their *index* in these arrays; `image_ids[i]` is the data set's own id.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -206,11 +205,6 @@ class Prepared:
             for image in self.images(split).tolist()
             if self.captions_of(image)
         }
-
-    def iter_contexts(self, split: str = "train") -> Iterator[tuple[int, NDArray[Any]]]:
-        """(caption, context) of every trainable caption."""
-        for caption in self.trainable(split).tolist():
-            yield caption, self.context(caption)
 
     def _slice(self, array: str, offsets: str, index: int) -> NDArray[Any]:
         bounds = self.arrays[offsets]

@@ -5,7 +5,7 @@ tokens, noise, pictures, states ─▶ priors ─▶ z^m, z^o, states          e
 tokens, z^m, z^o, pictures, states ─▶ decoder ─▶ log-probabilities, attention, states
 
 N rows are N captions being written; `owners` (N,) names the picture of each among P. Everything is computed by the
-model's own parts. Only what shares work between rows in torch is left out: it looks at values, a graph cannot.
+model's own parts. Only what shares work between rows in torch is left out: it looks at values, and a graph cannot.
 """
 
 from dataclasses import dataclass
@@ -14,17 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from coscap.data.batch import RegionBatch
-from coscap.models import CaptionModel, CosCvae
-from coscap.models.decoder import DecoderState, Looked
-from coscap.models.gaussian import Gaussian
-from coscap.models.groups import Groups
-from coscap.models.layers import Gates
-from coscap.models.prior import Prior, PriorState
-from coscap.models.regions import looked_at, or_else
-from coscap.models.rows import Said, Straight
-from coscap.models.sequential import SequentialModel
-
-PLAIN = Straight()  # weights as they lie
+from coscap.errors import UserError
+from coscap.models import CaptionModel
+from coscap.models.decoder import DecodeState, EncodedRegions, Shared
+from coscap.models.kernels import (
+    CellRegions,
+    CellState,
+    InputGates,
+    RowGroups,
+    TransposedViews,
+    UniqueTokens,
+)
+from coscap.models.latents import LatentState, Prior, PriorState
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,10 @@ class Graph(nn.Module):
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     fixed: int  # inputs that `forward` names; the others are its *rest
-    strict: bool = (
-        False  # follow the code itself when exporting, not a run of it: slower, but `len` stays open
-    )
 
 
-class Start(Graph):
-    """features, boxes, labels, scores, mask -> keys, values, barred, gates of decoder and priors"""
+class StartGraph(Graph):
+    """features, boxes, labels, scores, mask -> keys, values, masked, gates of decoder and priors"""
 
     name, fixed = "start", 5
 
@@ -69,41 +67,29 @@ class Start(Graph):
     def forward(
         self, features: Tensor, boxes: Tensor, labels: Tensor, scores: Tensor, mask: Tensor
     ) -> tuple[Tensor, ...]:
-        model, encoder, config = self.model, self.model.regions, self.model.config
-        regions = RegionBatch(features, boxes, labels, scores, mask, labels[:, 0])
-        # As RegionEncoder.forward, but padding stays: how much of it there is depends on the values.
-        used, detected = looked_at(config, mask, labels)
-        values = encoder._describe(regions, used, mask.shape[1])  # (P, R, F)
-        if encoder.project is not None:
-            values = torch.relu(encoder.project(values))
-        if encoder.norm is not None:
-            values = encoder.norm(values)
-        chosen = {"all": used, "detections": detected, "grid": used & ~detected}[config.mean_over]
-        weights = or_else(chosen & used, used).to(values.dtype)
-        mean = torch.einsum("pr,prf->pf", weights / weights.sum(1, keepdim=True), values)
-        barred = torch.where(used, 0.0, float("-inf"))
-        seen = [gates.pictures(mean).expand(mean.shape[0], -1) for gates in _gates(model)]
-        return (model.decoder.key(values), values, barred, *seen)
+        model = self.model
+        # Padding stays: how much of it there is depends on the values, which a graph cannot look at.
+        regions = model.regions(RegionBatch(features, boxes, labels, scores, mask, labels[:, 0]), trim=False)
+        encoded = model.decoder.encode(regions)
+        gates = [each.pictures(regions.mean).expand(regions.mean.shape[0], -1) for each in _gates(model)[1:]]
+        return (*encoded.cell[:3], encoded.gates, *gates)
 
 
-class Priors(Graph):
+class PriorsGraph(Graph):
     """tokens, owners, noise, temperatures, pictures, states -> z^m (, z^o), states"""
 
     name, fixed = "priors", 3
 
-    def __init__(self, model: SequentialModel) -> None:
+    def __init__(self, model: CaptionModel) -> None:
         super().__init__()
         self.model = model
-        latents = {"context": model.config.context_latent}
-        if isinstance(model, CosCvae):
-            latents["object"] = model.config.object_latent
         states = _prior_states(model)
         gates = [port for port in _pictures(model) if port.name.endswith("_gates")][1:]
         self.inputs = (
             Port("tokens", ("N",), "int64"),
             Port("owners", ("N",), "int64"),
             Port("temperatures", (2,)),
-            *(Port(f"{name}_noise", ("N", size)) for name, size in latents.items()),
+            *(Port(f"{name}_noise", ("N", _width(prior))) for name, prior in model.latent_priors.items()),
             *gates,
             *states,
         )
@@ -112,35 +98,43 @@ class Priors(Graph):
     def forward(
         self, tokens: Tensor, owners: Tensor, temperatures: Tensor, *rest: Tensor
     ) -> tuple[Tensor, ...]:
-        model, mode = self.model, self.model.config.temperature_mode
-        words = model.known_words(tokens)
-        split = isinstance(model, CosCvae)
-        noise, gates, states = (rest[:2], rest[2:4], rest[4:]) if split else (rest[:1], rest[1:2], rest[2:])
-        z, h, c = states[:3]
-        p, state = _run(model.context_prior, words, z, gates[0][owners], PriorState(h, c))
+        model, count = self.model, len(self.model.latent_priors)
+        noise, gates, states = rest[:count], rest[count : 2 * count], rest[2 * count :]
+        before: list[LatentState | None] = [None, None]
+        pictures: list[Tensor | None] = [None, None]
+        for number in range(count):
+            z, h, c = states[3 * number : 3 * number + 3]
+            before[number] = LatentState(PriorState(h, c), z, tokens, noise=noise[number][:, None])
+            pictures[number] = gates[number][owners]  # (N, 4 H), every row with a copy of its picture's
         # A temperature may be a tensor: it multiplies or is an exponent, as in Gaussian.sample.
-        context = p.sample(noise[0], temperatures[0], mode)  # type: ignore[arg-type]
-        if not isinstance(model, CosCvae):
-            return context, state.h, state.c
-        seen = context if model.config.object_prior_sees == "current" else z
-        before, h, c = states[3:]
-        latents = torch.cat([seen, before], dim=1)
-        q, other = _run(model.object_prior, words, latents, gates[1][owners], PriorState(h, c))
-        objects = q.sample(noise[1], temperatures[1], mode)  # type: ignore[arg-type]
-        return context, state.h, state.c, objects, other.h, other.c
+        shared = Shared(
+            width=0,
+            regions=None,  # type: ignore[arg-type]
+            context_gates=pictures[0],
+            object_gates=pictures[1],
+            temperatures=(temperatures[0], temperatures[1]),  # type: ignore[arg-type]
+            mode=model.config.temperature_mode,
+            transposed=TransposedViews(),
+        )
+        state = DecodeState(shared, _single(tokens), None, *before)  # type: ignore[arg-type]
+        after = [latent for latent in model.draw(UniqueTokens(tokens, None), state) if latent is not None]
+        return tuple(value for latent in after for value in (latent.z, latent.prior.h, latent.prior.c))
 
 
-class Decoder(Graph):
+class DecoderGraph(Graph):
     """tokens, owners (, z^m (, z^o)), pictures, states -> log-probabilities, attention, states"""
 
-    name, fixed, strict = "decoder", 2, True
+    name, fixed = "decoder", 2
 
     def __init__(self, model: CaptionModel) -> None:
         super().__init__()
-        self.model = model
-        config = model.config
-        hidden = {"attention": config.attention_lstm, "language": config.language_lstm}
-        states = tuple(Port(f"{name}_{part}", ("N", size)) for name, size in hidden.items() for part in "hc")
+        self.model, config = model, model.config
+        states = (
+            Port("attention_h", ("N", config.attention_lstm)),
+            Port("attention_c", ("N", config.attention_lstm)),
+            Port("language_h", ("N", config.language_lstm)),
+            Port("language_c", ("N", config.language_lstm)),
+        )
         latents = tuple(port for port in _prior_states(model) if port.name.endswith("_z"))
         self.latents = len(latents)
         self.inputs = (
@@ -157,75 +151,71 @@ class Decoder(Graph):
         )
 
     def forward(self, tokens: Tensor, owners: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        latents, (keys, values, barred, gates), states = (
+        latents, (keys, values, masked, gates), states = (
             rest[: self.latents],
             rest[self.latents : self.latents + 4],
             rest[self.latents + 4 :],
         )
-        model, rows = self.model, tokens.shape[0]
+        model, transposed = self.model, TransposedViews()
         # Every row looks at a picture of its own: a copy of its owner's.
-        looked = Looked(keys[owners], values[owners], barred[owners], gates[owners], None)
-        groups = Groups(rows, 1, torch.arange(rows), None)
+        regions = EncodedRegions(CellRegions(keys, values, masked), gates).of(owners)
         objects = latents[1] if len(latents) > 1 else None
-        z = torch.cat(latents, dim=1) if latents else None
         hidden, attention, after = model.decoder.step(
-            Said(tokens, None),
+            UniqueTokens(tokens, None),
             model.decoder_words(tokens),
-            z,
+            torch.cat(latents, dim=1) if latents else None,
             objects,
-            looked,
-            groups,
-            DecoderState(*states),
-            PLAIN,
+            regions,
+            _single(tokens),
+            CellState(*states),
+            transposed,
         )
-        logs = model.output.log_probabilities(hidden, objects, PLAIN)
+        logs = model.output.log_probabilities(hidden, objects, transposed)
         return logs, attention, after.attention_h, after.attention_c, after.language_h, after.language_c
 
 
 def graphs_of(model: CaptionModel) -> list[Graph]:
     """All that there are for a model, in the order in which they run."""
-    priors = [Priors(model)] if isinstance(model, SequentialModel) else []
-    return [Start(model), *priors, Decoder(model)]
+    if model.draws and not model.latent_priors:
+        raise UserError(f"a {model.title} cannot be exported: its latents have no sequential priors.")
+    priors = [PriorsGraph(model)] if model.latent_priors else []
+    return [StartGraph(model), *priors, DecoderGraph(model)]
 
 
 def _pictures(model: CaptionModel) -> tuple[Port, ...]:
     """What is known of each picture; the gates are of the decoder, of p(z^m) and of p(z^o)."""
     config = model.config
-    names = ("decoder_gates", "context_gates", "object_gates")
+    names = ("decoder", *model.latent_priors)
     return (
         Port("keys", ("P", "R", config.attention_width)),
         Port("values", ("P", "R", config.value_width)),
-        Port("barred", ("P", "R")),
-        *(Port(name, ("P", gates.bias.shape[0])) for name, gates in zip(names, _gates(model), strict=False)),
+        Port("masked", ("P", "R")),
+        *(
+            Port(f"{name}_gates", ("P", gates.bias.shape[0]))
+            for name, gates in zip(names, _gates(model), strict=True)
+        ),
     )
 
 
-def _gates(model: CaptionModel) -> list[Gates]:
-    found = [model.decoder.gates]
-    if isinstance(model, SequentialModel):
-        found.append(model.context_prior.gates)
-    if isinstance(model, CosCvae):
-        found.append(model.object_prior.gates)
-    return found
+def _gates(model: CaptionModel) -> list[InputGates]:
+    return [model.decoder.gates, *(prior.gates for prior in model.latent_priors.values())]
 
 
 def _prior_states(model: CaptionModel) -> tuple[Port, ...]:
     """z at the word before, h and c, of each latent; zeros before the first word."""
-    config, found = model.config, []
-    if isinstance(model, SequentialModel):
-        found.append(("context", config.context_latent, config.context_prior))
-    if isinstance(model, CosCvae):
-        found.append(("object", config.object_latent, config.object_prior))
     return tuple(
-        Port(f"{name}_{part}", ("N", latent if part == "z" else hidden))
-        for name, latent, hidden in found
+        Port(f"{name}_{part}", ("N", _width(prior) if part == "z" else prior.hidden.shape[1]))
+        for name, prior in model.latent_priors.items()
         for part in ("z", "h", "c")
     )
 
 
-def _run(
-    prior: Prior, words: Tensor, latents: Tensor, gates: Tensor, state: PriorState
-) -> tuple[Gaussian, PriorState]:
-    """One word of a prior; gates: (N, 4 H) what the picture adds."""
-    inputs = torch.addmm(gates, torch.cat([words, latents], dim=1), prior.gates.step.t())
-    return prior.step(inputs, state, PLAIN)
+def _width(prior: Prior) -> int:
+    """Of its latent."""
+    return prior.out.out_features // 2
+
+
+def _single(tokens: Tensor) -> RowGroups:
+    """Each row with a picture of its own."""
+    rows = tokens.shape[0]
+    return RowGroups(rows, 1, torch.arange(rows), None)

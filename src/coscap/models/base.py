@@ -1,10 +1,13 @@
-"""What the three models share: regions, words, decoder, output layer, the loss and the `Step` protocol."""
+"""What all models share: regions, words, decoder, output layer, the loss and decoding word by word.
+
+A kind of model says what its latents are: `infer` under teacher forcing, `start_latents` and `draw` word by word.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,77 +15,135 @@ from torch import Tensor, nn
 from coscap.data.batch import Batch, RegionBatch
 from coscap.errors import UserError
 from coscap.models.config import ModelConfig
-from coscap.models.decoder import Decoder
-from coscap.models.groups import Groups
-from coscap.models.latents import Latents
-from coscap.models.layers import Words
-from coscap.models.noise import Source, row_keys
-from coscap.models.output import Output
-from coscap.models.packing import Packing
-from coscap.models.parts import Parts
-from coscap.models.regions import Memory, RegionEncoder
-from coscap.models.rows import MANY, Said, Straight, Turned
-from coscap.models.state import Chain, DecodeState, Shared
+from coscap.models.decoder import DecodeState, OutputLayer, Shared, UpDownDecoder, WordEmbedding
+from coscap.models.kernels import (
+    MANY,
+    CellState,
+    Packing,
+    RowGroups,
+    TransposedCopies,
+    TransposedViews,
+    UniqueTokens,
+)
+from coscap.models.latents import Latents, LatentState, Prior
+from coscap.models.noise import NoiseSource, row_keys
+from coscap.models.regions import RegionEncoder, RegionValues
 from coscap.text.objects import ObjectClasses
 from coscap.text.vocabulary import SLOT, SLOTS, START, UNK, Vocabulary
 from coscap.vision.regions import Recipe
 
-if TYPE_CHECKING:
-    from coscap.models.build import Model
-
-CONTEXT_NOISE, OBJECT_NOISE, DROPOUT_NOISE = 1, 2, 3  # streams of a row's noise
+CONTEXT_NOISE, OBJECT_NOISE, WORD_DROPOUT, ATTENTION_DROPOUT, OUTPUT_DROPOUT = range(1, 6)  # noise of a row
 
 
 @dataclass(frozen=True)
-class Teacher:
+class LossTerms:
+    """The negative ELBO (eq. 6) in nats, term by term: sums over a caption's words, as the bound says."""
+
+    reconstruction: Tensor  # (B,) -log p(x | z, I); with label smoothing in training
+    kl_context: Tensor  # (B,) KL of z^m; of z in a seq_cvae; zeros in an updown
+    kl_object: Tensor  # (B,) KL of z^o; zeros where there is none
+    free_context: Tensor  # (B,) kl_context with its free bits: what the objective counts
+    free_object: Tensor  # (B,) kl_object with its free bits
+    extra: Tensor  # (B,) further losses of a kind of model, their weights included
+    words: Tensor  # (B,) words scored, END included
+    context_dimensions: Tensor  # (Zm,) KL of each dimension, a mean over words, without gradient
+    object_dimensions: Tensor  # (Zo,)
+
+    def objective(self, kl_context: float = 1.0, kl_object: float = 1.0, extra: float = 1.0) -> Tensor:
+        """The mean over the captions of their sums over words; a gradient for each caption of the batch
+        weighs 1/B. The weights are a schedule's."""
+        total = self.reconstruction + kl_context * self.free_context + kl_object * self.free_object
+        return (total + extra * self.extra).mean()
+
+    def times(self, factor: float) -> "LossTerms":
+        """The same captions counted `factor` times."""
+        summed = ("reconstruction", "kl_context", "kl_object", "free_context", "free_object", "extra")
+        return self if factor == 1 else replace(self, **{n: factor * getattr(self, n) for n in summed})
+
+
+@dataclass(frozen=True)
+class TeacherForcedBatch:
     """One batch under teacher forcing: packed words and what they belong to."""
 
     batch: Batch
-    memory: Memory
+    regions: RegionValues
     packing: Packing
     owners: Tensor  # (N,) the picture of each word
     targets: Tensor  # (N,) x_t
     previous: Tensor  # (N,) x_{t-1}, START at first
     context: Tensor  # (N,) x^m_t
-    noise: Source
+    noise: NoiseSource
 
-    def saying(self, targets: Tensor) -> "Teacher":
+    def with_targets(self, targets: Tensor) -> "TeacherForcedBatch":
         """The same with other words; targets: (N,)"""
         first = self.previous[: self.packing.sizes[0]]
         previous = torch.cat([first, targets[self.packing.previous]])
         return replace(self, targets=targets, previous=previous)
 
+    @property
+    def slots(self) -> Tensor:
+        """(N,) where x names an object."""
+        return (self.context == SLOT) | (self.context == SLOTS)
+
 
 @dataclass(frozen=True)
-class Inferred:
-    """What a model's latents are for one batch; None where it has none."""
+class InferredLatents:
+    """The latents of one batch; None where a model has none."""
 
     context: Tensor | None = None  # (N, Zm)
     objects: Tensor | None = None  # (N, Zo)
     kl_context: Tensor | None = None  # (N, Zm)
     kl_object: Tensor | None = None  # (N, Zo)
-    extra: Tensor | None = None  # (B,)
+    extra: Tensor | None = None  # (B,) further losses
 
+    @property
     def z(self) -> Tensor | None:
         """[z^m_t, z^o_t], (N, Z)"""
         parts = [part for part in (self.context, self.objects) if part is not None]
         return torch.cat(parts, dim=1) if parts else None
 
 
-class CaptionModel(nn.Module, ABC):
-    """A model of captions given regions. Subclasses say what their latents are."""
+@dataclass(frozen=True)
+class LatentStart:
+    """The latents before the first word, and what v-bar adds to the gates of their priors, (P, 4 H)."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    context: LatentState | None = None
+    objects: LatentState | None = None
+    context_gates: Tensor | None = None
+    object_gates: Tensor | None = None
+
+
+class CaptionModel(nn.Module, ABC):
+    """A model of captions given regions, p(x | I). Subclasses are the kinds of `coscap.models.registry`."""
+
+    title: ClassVar[str]  # how reports call it
+    draws: ClassVar[bool] = True  # captions of a picture differ by draws of latents
+    splits_objects: ClassVar[bool] = False  # z^m and z^o can be held, moved and exchanged apart
+    learns_from_pseudo: ClassVar[bool] = False  # `coscap.models.pseudo` can fill slots with it
+    embeds_words: ClassVar[bool] = True  # posteriors and priors read words, besides the decoder
+
+    def __init__(self, config: ModelConfig, decoder: type[UpDownDecoder] = UpDownDecoder) -> None:
         super().__init__()
         self.config = config
         self.regions = RegionEncoder(config)
         own = config.decoder_word_width > 0
-        needed = config.kind != "updown" or not own
-        self.words = Words(config.vocabulary, config.word_width) if needed else None
-        self.own_words = Words(config.vocabulary, config.decoder_word_width) if own else None
-        self.decoder = Decoder(config)
-        self.output = Output(config, self.decoder_words)
-        self._turned = Turned()
+        shared = self.embeds_words or not own
+        self.words = WordEmbedding(config.vocabulary, config.word_width) if shared else None
+        self.own_words = WordEmbedding(config.vocabulary, config.decoder_word_width) if own else None
+        context, objects = self.latent_widths(config)
+        self.decoder = decoder(config, context + objects, objects)
+        self.output = OutputLayer(config, self.decoder_words, objects)
+        self._transposed = TransposedCopies()
+
+    @classmethod
+    def latent_widths(cls, config: ModelConfig) -> tuple[int, int]:
+        """Widths of z^m_t (or of all of z_t) and of z^o_t; 0 where there is none."""
+        return 0, 0
+
+    @property
+    def latent_priors(self) -> dict[str, Prior]:
+        """The sequential priors by the names that an export gives them, in the order of their draws."""
+        return {}
 
     @property
     def decoder_words(self) -> nn.Embedding:
@@ -93,7 +154,7 @@ class CaptionModel(nn.Module, ABC):
     # Training
 
     def train(self, mode: bool = True) -> Self:
-        self._turned = Turned()  # weights are about to change
+        self._transposed = TransposedCopies()  # weights are about to change
         return super().train(mode)
 
     def loss(
@@ -103,62 +164,88 @@ class CaptionModel(nn.Module, ABC):
         generator: torch.Generator | None = None,
         keys: Tensor | None = None,
         objects: Literal["posterior", "prior"] = "posterior",
-    ) -> Parts:
-        """The negative ELBO of each caption, part by part.
+    ) -> LossTerms:
+        """The negative ELBO of each caption, term by term (eq. 2; eq. 6 in a cos_cvae).
 
         Noise comes from `generator`, or, with `keys` (B,) int64, from each caption's own key: then it does
         not depend on the batch. `objects="prior"` draws z^o from its prior (pseudo captions, eq. 8).
         """
-        teacher = self._teacher(batch, generator, keys)
-        inferred = self._infer(teacher, objects)
-        looked = self.decoder.look(teacher.memory)
-        words = self.decoder_words(self._drop(teacher))
-        hidden, _ = self.decoder(words, inferred.z(), inferred.objects, looked, batch.rows, teacher.packing)
-        negative = self.output(hidden, inferred.objects, teacher.targets)  # (N,)
-        return self._parts(teacher, inferred, negative)
+        forced = self.teacher_force(batch, generator, keys)
+        latents = self.infer(forced, objects)
+        hidden, _ = self.decoder(
+            self.decoder_words(self.input_tokens(forced)),
+            latents.z,
+            latents.objects,
+            self.decoder.encode(forced.regions),
+            batch.rows,
+            forced.packing,
+            self.attention_dropout(forced),
+        )
+        return self.loss_terms(forced, latents, self.reconstruction(forced, hidden, latents))
 
-    def _teacher(self, batch: Batch, generator: torch.Generator | None, keys: Tensor | None) -> Teacher:
+    @abstractmethod
+    def infer(self, forced: TeacherForcedBatch, objects: str) -> InferredLatents:
+        """The latents of a batch and what they cost; `objects` says where z^o comes from, posterior or prior."""
+
+    def teacher_force(
+        self, batch: Batch, generator: torch.Generator | None, keys: Tensor | None
+    ) -> TeacherForcedBatch:
         packing = Packing.of(batch.lengths, batch.words.shape[1])
         targets = packing.pack(batch.words)
         first = targets.new_full((packing.sizes[0],), START)
-        return Teacher(
+        return TeacherForcedBatch(
             batch=batch,
-            memory=self.regions(batch.pictures),
+            regions=self.regions(batch.pictures),
             packing=packing,
             owners=batch.rows[packing.captions],
             targets=targets,
             previous=torch.cat([first, targets[packing.previous]]),
             context=packing.pack(batch.context),
-            noise=Source(packing.captions, packing.positions, generator, keys),
+            noise=NoiseSource(packing.captions, packing.positions, generator, keys),
         )
 
-    def _drop(self, teacher: Teacher) -> Tensor:
-        """The decoder's input words, in training some of them replaced by <unk>."""
-        dropped = self._dropped(teacher)
-        return teacher.previous if dropped is None else teacher.previous.masked_fill(dropped, UNK)
+    def input_tokens(self, forced: TeacherForcedBatch) -> Tensor:
+        """The tokens that the decoder reads, (N,): x_{t-1}, in training some of them replaced by <unk>."""
+        dropped = self.dropped_words(forced)
+        return forced.previous if dropped is None else forced.previous.masked_fill(dropped, UNK)
 
-    def _dropped(self, teacher: Teacher) -> Tensor | None:
-        """Which of the words the decoder does not get to read, (N,); whatever the words are. None: it reads all."""
+    def dropped_words(self, forced: TeacherForcedBatch) -> Tensor | None:
+        """Word dropout: which words the decoder does not read, (N,), whatever the words are; None: it reads all."""
         rate = self.config.word_dropout
         object_rate = rate if self.config.object_word_dropout is None else self.config.object_word_dropout
         if not self.training or max(rate, object_rate) == 0:
             return None
-        slots = (teacher.context == SLOT) | (teacher.context == SLOTS)
-        named = torch.cat([slots.new_zeros(teacher.packing.sizes[0]), slots[teacher.packing.previous]])
+        slots = forced.slots
+        named = torch.cat([slots.new_zeros(forced.packing.sizes[0]), slots[forced.packing.previous]])
         rates = torch.where(named, object_rate, rate)
-        return (teacher.noise.uniforms(DROPOUT_NOISE) < rates) & (teacher.previous != START)
+        return (forced.noise.uniforms(WORD_DROPOUT, 1)[:, 0] < rates) & (forced.previous != START)
 
-    @abstractmethod
-    def _infer(self, teacher: Teacher, objects: str) -> Inferred:
-        """The latents of a batch; `objects` says where z^o comes from, its posterior or its prior."""
+    def attention_dropout(self, forced: TeacherForcedBatch) -> Tensor | None:
+        """Factors on h^att as the query and the language LSTM read it, (N, Ha)."""
+        rate = self.config.attention_dropout
+        if not self.training or not rate:
+            return None
+        return forced.noise.dropout(ATTENTION_DROPOUT, rate, self.config.attention_lstm)
 
-    def _parts(self, teacher: Teacher, inferred: Inferred, negative: Tensor) -> Parts:
-        packing, config = teacher.packing, self.config
-        zeros = negative.new_zeros(len(teacher.batch.rows))
+    def reconstruction(self, forced: TeacherForcedBatch, hidden: Tensor, latents: InferredLatents) -> Tensor:
+        """-log p(x_t | x_{<t}, z_{<=t}, I) of each word, (N,); hidden: (N, Hl)"""
+        rate, smoothing = self.config.output_dropout, self.config.label_smoothing
+        if self.training and rate:
+            hidden = hidden * forced.noise.dropout(OUTPUT_DROPOUT, rate, hidden.shape[1])
+        scored: Tensor = self.output(
+            hidden, latents.objects, forced.targets, smoothing if self.training else 0.0
+        )
+        return scored
 
-        def counted(kl: Tensor | None, floor: float) -> tuple[Tensor, Tensor, Tensor]:
+    def loss_terms(
+        self, forced: TeacherForcedBatch, latents: InferredLatents, reconstruction: Tensor
+    ) -> LossTerms:
+        packing, config = forced.packing, self.config
+        zeros = reconstruction.new_zeros(len(forced.batch.rows))
+
+        def summed(kl: Tensor | None, floor: float) -> tuple[Tensor, Tensor, Tensor]:
             if kl is None:
-                return zeros, zeros, negative.new_zeros(0)
+                return zeros, zeros, reconstruction.new_zeros(0)
             each = kl.sum(1)  # (N,)
             whole = packing.sums(each)
             free = whole
@@ -168,21 +255,21 @@ class CaptionModel(nn.Module, ABC):
                 free = whole.clamp(min=floor)
             return whole, free, kl.detach().mean(0)
 
-        kl_context, free_context, context_dimensions = counted(inferred.kl_context, config.free_bits_context)
-        kl_object, free_object, object_dimensions = counted(inferred.kl_object, config.free_bits_object)
-        return Parts(
-            reconstruction=packing.sums(negative),
+        kl_context, free_context, context_dimensions = summed(latents.kl_context, config.free_bits_context)
+        kl_object, free_object, object_dimensions = summed(latents.kl_object, config.free_bits_object)
+        return LossTerms(
+            reconstruction=packing.sums(reconstruction),
             kl_context=kl_context,
             kl_object=kl_object,
             free_context=free_context,
             free_object=free_object,
-            extra=zeros if inferred.extra is None else inferred.extra,
-            words=teacher.batch.lengths,
+            extra=zeros if latents.extra is None else latents.extra,
+            words=forced.batch.lengths,
             context_dimensions=context_dimensions,
             object_dimensions=object_dimensions,
         )
 
-    # Writing, word by word
+    # Decoding, word by word
 
     @torch.no_grad()
     def start(
@@ -200,49 +287,45 @@ class CaptionModel(nn.Module, ABC):
     ) -> DecodeState:
         """The state before the first word, with `draws` rows for each picture, picture-major.
 
-        `temperature` is of both latents, or a pair (z^m, z^o), in the mode of the configuration unless
-        another is given. `context_seed` and `object_seed` stand in
-        for `seed` of one latent: the same noise for z^m with new noise for z^o, and the other way round.
-        `latents` gives values instead of draws, `record` keeps those drawn for `state.latents()`.
+        `temperature` is of both latents, or a pair (z^m, z^o), in the mode of the configuration unless another is
+        given. `context_seed` and `object_seed` replace `seed` for one latent: the same noise for z^m with new noise
+        for z^o, and the other way round. `latents` gives values instead of draws, `record` keeps those drawn for
+        `state.latents()`.
         """
-        memory = self.regions(regions)
+        encoded = self.regions(regions)
         pair = temperature if isinstance(temperature, tuple) else (temperature, temperature)
         context_keys = row_keys(seed if context_seed is None else context_seed, regions.keys, draws)
         object_keys = row_keys(seed if object_seed is None else object_seed, regions.keys, draws)
-        given = latents or Latents(lengths=context_keys.new_zeros(len(context_keys)))
-        if len(given.lengths) != len(context_keys):
-            raise ValueError(f"{len(given.lengths)} rows of latents for {len(context_keys)} rows to write")
-        context, context_gates = self._start_context(memory, context_keys, given)
-        objects, object_gates = self._start_objects(memory, object_keys, given)
+        rows = len(context_keys)
+        given = latents or Latents(lengths=context_keys.new_zeros(rows))
+        if len(given.lengths) != rows:
+            raise ValueError(f"{len(given.lengths)} rows of latents for {rows} rows to decode")
+        first = self.start_latents(encoded, context_keys, object_keys, given)
         return DecodeState(
             shared=Shared(
-                regions=regions.mask.shape[1],
-                looked=self.decoder.look(memory, draws),
-                context_gates=context_gates,
-                object_gates=object_gates,
+                width=regions.mask.shape[1],
+                regions=self.decoder.encode(encoded, draws),
+                context_gates=first.context_gates,
+                object_gates=first.object_gates,
                 temperatures=pair,
                 mode=temperature_mode or self.config.temperature_mode,
-                turned=self._turned if len(context_keys) >= MANY and not self.training else Straight(),
+                transposed=self._transposed if rows >= MANY and not self.training else TransposedViews(),
             ),
-            groups=Groups.even(len(regions.keys), draws, regions.keys.device),
-            decoder=self.decoder.start(len(context_keys)),
-            context=context,
-            objects=objects,
+            groups=RowGroups.even(len(regions.keys), draws, regions.keys.device),
+            decoder=self.decoder.start(rows),
+            context=first.context,
+            objects=first.objects,
             history=() if record else None,
         )
 
-    def _start_context(
-        self, memory: Memory, keys: Tensor, given: Latents
-    ) -> tuple[Chain | None, Tensor | None]:
-        return None, None
+    def start_latents(
+        self, regions: RegionValues, context_keys: Tensor, object_keys: Tensor, given: Latents
+    ) -> LatentStart:
+        """The latents before the first word; keys: (N,) of the noise of z^m and of z^o."""
+        return LatentStart()
 
-    def _start_objects(
-        self, memory: Memory, keys: Tensor, given: Latents
-    ) -> tuple[Chain | None, Tensor | None]:
-        return None, None
-
-    def _draw(self, said: Said, state: DecodeState) -> tuple[Chain | None, Chain | None]:
-        """The latents of the next word."""
+    def draw(self, tokens: UniqueTokens, state: DecodeState) -> tuple[LatentState | None, LatentState | None]:
+        """z^m_t and z^o_t of the next word from their priors (eq. 4)."""
         return None, None
 
     @torch.no_grad()
@@ -251,20 +334,37 @@ class CaptionModel(nn.Module, ABC):
 
         Gives log-probabilities (N, V), the next state, and attention over regions (N, R).
         """
-        said = Said.of(tokens)
-        context, objects = self._draw(said, state)
-        zs = Inferred(
-            context=None if context is None else context.z, objects=None if objects is None else objects.z
+        unique, shared = UniqueTokens.of(tokens), state.shared
+        context, objects = self.draw(unique, state)
+        logs, attention, decoder = self.decode(unique, context, objects, shared, state.groups, state.decoder)
+        history = state.history
+        if history is not None:
+            history = (*history, (_value(context), _value(objects)))
+        after = DecodeState(shared, state.groups, decoder, context, objects, state.step + 1, history)
+        return logs, after, nn.functional.pad(attention, (0, shared.width - attention.shape[1]))
+
+    def decode(
+        self,
+        tokens: UniqueTokens,
+        context: LatentState | None,
+        objects: LatentState | None,
+        shared: Shared,
+        groups: RowGroups,
+        state: CellState,
+    ) -> tuple[Tensor, Tensor, CellState]:
+        """p(x_t | x_{<t}, z_{<=t}, I): log-probabilities (N, V), attention (N, R), the decoder's next state."""
+        latents = InferredLatents(_value(context), _value(objects))
+        hidden, attention, after = self.decoder.step(
+            tokens,
+            self.decoder_words(tokens.ids),
+            latents.z,
+            latents.objects,
+            shared.regions,
+            groups,
+            state,
+            shared.transposed,
         )
-        shared, words = state.shared, self.decoder_words(said.ids)
-        hidden, attention, decoder = self.decoder.step(
-            said, words, zs.z(), zs.objects, shared.looked, state.groups, state.decoder, shared.turned
-        )
-        logs = self.output.log_probabilities(hidden, zs.objects, shared.turned)
-        history = None if state.history is None else (*state.history, (zs.context, zs.objects))
-        after = DecodeState(state.shared, state.groups, decoder, context, objects, state.step + 1, history)
-        short = state.shared.regions - attention.shape[1]
-        return logs, after, nn.functional.pad(attention, (0, short))
+        return self.output.log_probabilities(hidden, latents.objects, shared.transposed), attention, after
 
     # Files
 
@@ -279,11 +379,10 @@ class CaptionModel(nn.Module, ABC):
         dtype: Literal["float32", "float16"] = "float32",
     ) -> None:
         """Write weights, configuration and vocabulary as a folder; float16 halves it on disk."""
-        from coscap.models.pretrained import save_pretrained
+        from coscap.models.hub import save_pretrained
 
-        model = cast("Model", self)
         save_pretrained(
-            model, folder, vocabulary=vocabulary, recipe=recipe, classes=classes, notes=notes, dtype=dtype
+            self, folder, vocabulary=vocabulary, recipe=recipe, classes=classes, notes=notes, dtype=dtype
         )
 
     @classmethod
@@ -292,7 +391,7 @@ class CaptionModel(nn.Module, ABC):
     ) -> Self:
         """The model of a folder or of a hub's name, in evaluation mode and float32. What is given of
         vocabulary and recipe must be what it was trained with."""
-        from coscap.models.pretrained import load_pretrained
+        from coscap.models.hub import load_pretrained
 
         loaded = load_pretrained(name)
         if vocabulary is not None:
@@ -304,3 +403,7 @@ class CaptionModel(nn.Module, ABC):
                 f"{name} holds a {loaded.model.config.kind}, not a {cls.__name__}; load it as that."
             )
         return loaded.model
+
+
+def _value(latent: LatentState | None) -> Tensor | None:
+    return None if latent is None else latent.z

@@ -14,8 +14,10 @@ class ModelConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    kind: Literal["cos_cvae", "seq_cvae", "updown"] = "cos_cvae"
-    """Which model: the context-object split, one latent sequence, or no latents."""
+    kind: str = "cos_cvae"
+    """Which model: cos_cvae (the context-object split), seq_cvae (one latent sequence), updown (no latents)."""
+    decoder: str = "updown"
+    """Which decoder: updown."""
     vocabulary: int = Field(10_000, ge=7)
     """Entries of the vocabulary, the six special ones included."""
 
@@ -92,6 +94,12 @@ class ModelConfig(BaseModel):
     """In training, the share of the decoder's input words that are replaced by <unk>."""
     object_word_dropout: float | None = Field(None, ge=0, le=1)
     """The same for words that name objects; None: as word_dropout."""
+    attention_dropout: float = Field(0.0, ge=0, lt=1)
+    """In training, dropout on the attention LSTM's hidden state as the query and the language LSTM read it."""
+    output_dropout: float = Field(0.0, ge=0, lt=1)
+    """In training, dropout on the language LSTM's hidden state as the output layer reads it."""
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    """In training, the share of each word's target that is spread evenly over the vocabulary."""
     free_bits_context: float = Field(0.0, ge=0)
     """Nats of KL(z^m) that the objective does not punish."""
     free_bits_object: float = Field(0.0, ge=0)
@@ -109,11 +117,15 @@ class ModelConfig(BaseModel):
     """What a temperature does to the deviation of a draw from a prior: factor, or exponent (released code)."""
     pseudo_temperature: float = Field(1.0, ge=0)
     """Temperature of z^o where training draws it from its prior, for pseudo captions (released code: 0.6)."""
-    predict_unknown: bool = False
-    """Let searches choose <unk>."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        from coscap.models.registry import DECODERS, KINDS
+
+        if self.kind not in KINDS:
+            raise ValueError(f"there is no model of the kind {self.kind!r}; choose one of {', '.join(KINDS)}")
+        if self.decoder not in DECODERS:
+            raise ValueError(f"there is no decoder {self.decoder!r}; choose one of {', '.join(DECODERS)}")
         if self.class_embedding and not self.classes:
             raise ValueError("class_embedding needs classes, the number of classes of the regions' recipe")
         if self.tie_words and self.output_width != self.decoder_words:
@@ -140,15 +152,6 @@ class ModelConfig(BaseModel):
     def value_width(self) -> int:
         """Width of a region as the decoder attends to it, and of v-bar."""
         return self.region_projection or self.described_width
-
-    @property
-    def latent(self) -> int:
-        """Width of z_t, all that the decoder is given at a word besides the picture."""
-        return {
-            "cos_cvae": self.context_latent + self.object_latent,
-            "seq_cvae": self.context_latent,
-            "updown": 0,
-        }[self.kind]
 
 
 def read_config(values: dict[str, Any], source: str) -> ModelConfig:

@@ -5,38 +5,46 @@ x^o ─▶ q(z^o | z^m) ─▶ z^o ───────┘
 x_{<t} ─▶ p(z^m), p(z^o | z^m)                               priors, eq. 4
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coscap.data.batch import Batch
-from coscap.models.base import OBJECT_NOISE, Inferred, Teacher
+from coscap.models.base import (
+    OBJECT_NOISE,
+    InferredLatents,
+    LatentStart,
+    TeacherForcedBatch,
+)
 from coscap.models.config import ModelConfig
-from coscap.models.gaussian import Gaussian, kl
-from coscap.models.latents import Latents
-from coscap.models.object_head import ObjectHead
-from coscap.models.packing import Packing
-from coscap.models.posteriors import ObjectPosterior
-from coscap.models.prior import Prior, PriorState
-from coscap.models.regions import Memory
-from coscap.models.rows import Said, Straight
-from coscap.models.sequential import SequentialModel, padded, start_chain
-from coscap.models.state import Chain, DecodeState
+from coscap.models.decoder import DecodeState, UpDownDecoder
+from coscap.models.kernels import Packing, TransposedViews, UniqueTokens
+from coscap.models.latents import Gaussian, Latents, LatentState, ObjectPosterior, Prior, PriorState, kl
+from coscap.models.regions import RegionValues
+from coscap.models.seq_cvae import SequentialModel, unpacked
 from coscap.text.vocabulary import PAD
 
 
 @dataclass(frozen=True)
 class Posteriors:
+    """Draws and the distributions they come from; without z^o where it comes from its prior."""
+
     context: Tensor  # (N, Zm)
-    context_posterior: Gaussian
+    q_context: Gaussian
     objects: Tensor | None = None  # (N, Zo)
-    object_posterior: Gaussian | None = None
+    q_objects: Gaussian | None = None
 
 
 class CosCvae(SequentialModel):
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
+    """p(x, z | I) = prod_t p(x_t | x_{<t}, z_{<=t}, I) p(z_t | z_{<t}, x_{<t}, I),  z_t = [z^m_t, z^o_t]   (eq. 1)"""
+
+    title = "COS-CVAE"
+    splits_objects = True
+    learns_from_pseudo = True
+
+    def __init__(self, config: ModelConfig, decoder: type[UpDownDecoder] = UpDownDecoder) -> None:
+        super().__init__(config, decoder)
         self.object_posterior = ObjectPosterior(config)
         self.object_prior = Prior(
             config.word_width,
@@ -47,122 +55,169 @@ class CosCvae(SequentialModel):
         )
         self.object_head = ObjectHead(config) if config.object_head != "none" else None
 
-    def _infer(self, teacher: Teacher, objects: str) -> Inferred:
-        return self._expect(teacher, self._posteriors(teacher, objects))
+    @classmethod
+    def latent_widths(cls, config: ModelConfig) -> tuple[int, int]:
+        return config.context_latent, config.object_latent
 
-    def _posteriors(self, teacher: Teacher, objects: str) -> Posteriors:
-        """q(z^m), and with objects="posterior" q(z^o): all that does not depend on the words x."""
-        named = self._named(teacher)
-        read, listed = self._embed(teacher.context, named)
-        z_m, q_m = self._infer_context(teacher, read)
+    @property
+    def latent_priors(self) -> dict[str, Prior]:
+        return {"context": self.context_prior, "object": self.object_prior}
+
+    # Teacher forcing
+
+    def infer(self, forced: TeacherForcedBatch, objects: str) -> InferredLatents:
+        return self.expect(forced, self.posteriors(forced, objects))
+
+    def posteriors(self, forced: TeacherForcedBatch, objects: str) -> Posteriors:
+        """q(z^o_t | z^o_{<t}, z^m_{<=t}, x^o, I) q(z^m_t | z^m_{<t}, x^m, I)   (eq. 3c); with objects="prior" the
+        second factor alone (eq. 8)."""
+        most = self.config.object_words
+        x_o = forced.batch.objects[:, :most] if most else forced.batch.objects  # (B, K)
+        context_words, object_words = self.embed(forced.context, x_o)
+        z_m, q_m = self.infer_context(forced, context_words)
         if objects == "prior":
             return Posteriors(z_m, q_m)
-        return Posteriors(z_m, q_m, *self._infer_objects(teacher, named, listed, z_m))
+        return Posteriors(z_m, q_m, *self.infer_objects(forced, x_o, object_words, z_m))
 
-    def _expect(self, teacher: Teacher, known: Posteriors) -> Inferred:
-        """The priors given the words, and what the posteriors cost; z^o from its prior where it has no posterior."""
-        words, z_m, z_o = self.known_words(teacher.previous), known.context, known.objects
-        kl_context = kl(known.context_posterior, self._expect_context(teacher, words, z_m))
-        if z_o is None or known.object_posterior is None:
-            return Inferred(z_m, self._draw_objects(teacher, words, z_m), kl_context)
-        p_o = self._expect_objects(teacher, words, z_m, z_o)
-        extra = None if self.object_head is None else self.object_head(z_o, teacher)
-        return Inferred(z_m, z_o, kl_context, kl(known.object_posterior, p_o), extra)
-
-    def _named(self, teacher: Teacher) -> Tensor:
-        """x^o, (B, K)"""
-        most = self.config.object_words
-        return teacher.batch.objects[:, :most] if most else teacher.batch.objects
-
-    def _infer_objects(
-        self, teacher: Teacher, named: Tensor, listed: Tensor, context: Tensor
+    def infer_objects(
+        self, forced: TeacherForcedBatch, x_o: Tensor, words: Tensor, context: Tensor
     ) -> tuple[Tensor, Gaussian]:
-        """q(z^o_t | z^o_{<t}, z^m_{<=t}, x^o, I). named: (B, K), listed: (B, K, D) embedded"""
-        return self.object_posterior.infer(
-            listed,
-            (named != PAD).sum(1),
-            teacher.memory.mean,
-            teacher.batch,
-            context,
-            teacher.noise.normals(OBJECT_NOISE, self.config.object_latent),
-            teacher.packing,
+        """A draw z^o and q(z^o_t | z^o_{<t}, z^m_{<=t}, x^o, I). x_o: (B, K), words: (B, K, D) embedded x^o"""
+        noise = forced.noise.normals(OBJECT_NOISE, self.config.object_latent)
+        drawn: tuple[Tensor, Gaussian] = self.object_posterior(
+            words, (x_o != PAD).sum(1), forced.regions.mean, forced.batch, context, noise, forced.packing
         )
+        return drawn
 
-    def _expect_objects(self, teacher: Teacher, words: Tensor, context: Tensor, objects: Tensor) -> Gaussian:
+    def expect(self, forced: TeacherForcedBatch, known: Posteriors) -> InferredLatents:
+        """The priors given the words (eq. 4) and the KL of the posteriors to them (eq. 5). z^o is drawn from its prior
+        where it has no posterior, and then costs nothing (eq. 8)."""
+        words, z_m, z_o = self.prior_words(forced.previous), known.context, known.objects
+        kl_context = kl(known.q_context, self.expect_context(forced, words, z_m))
+        if z_o is None or known.q_objects is None:
+            return InferredLatents(z_m, self.draw_objects(forced, words, z_m), kl_context)
+        kl_object = kl(known.q_objects, self.expect_objects(forced, words, z_m, z_o))
+        extra = None if self.object_head is None else self.object_head(z_o, forced)
+        return InferredLatents(z_m, z_o, kl_context, kl_object, extra)
+
+    def expect_objects(
+        self, forced: TeacherForcedBatch, words: Tensor, context: Tensor, objects: Tensor
+    ) -> Gaussian:
         """p(z^o_t | z^o_{<t}, z^m_{<=t}, x_{<t}, I). words: (N, D) embedded x_{t-1}"""
-        packing = teacher.packing
-        latents = torch.cat([self._seen(context, packing), packing.shift(objects)], dim=1)
-        return self.object_prior.expect(words, latents, teacher.memory.mean, teacher.owners, packing)
+        packing = forced.packing
+        latents = torch.cat([self.context_seen(context, packing), packing.shift(objects)], dim=1)
+        p: Gaussian = self.object_prior(words, latents, forced.regions.mean, forced.owners, packing)
+        return p
 
-    def _draw_objects(self, teacher: Teacher, words: Tensor, context: Tensor) -> Tensor:
-        """z^o from its prior under teacher forcing. words: (N, D), context: (N, Zm) -> (N, Zo)"""
-        draws = self.object_draws(teacher, context)
-        return torch.cat(
-            [draws.step(t, words[start:end]) for t, (start, end) in enumerate(teacher.packing.blocks)]
-        )
-
-    def object_draws(self, teacher: Teacher, context: Tensor) -> "ObjectDraws":
-        return ObjectDraws(self, teacher, self._seen(context, teacher.packing))
-
-    def _seen(self, context: Tensor, packing: Packing) -> Tensor:
-        """What p(z^o_t) sees of z^m: z^m_t or z^m_{t-1}. context: (N, Zm) -> (N, Zm)"""
+    def context_seen(self, context: Tensor, packing: Packing) -> Tensor:
+        """What p(z^o_t) sees of z^m: z^m_t (eq. 4) or z^m_{t-1} (appendix). context: (N, Zm) -> (N, Zm)"""
         return context if self.config.object_prior_sees == "current" else packing.shift(context)
+
+    def draw_objects(self, forced: TeacherForcedBatch, words: Tensor, context: Tensor) -> Tensor:
+        """z^o from its prior under teacher forcing. words: (N, D), context: (N, Zm) -> (N, Zo)"""
+        draws = PriorDraws(self, forced, context)
+        return torch.cat(
+            [draws.step(t, words[start:end]) for t, (start, end) in enumerate(forced.packing.blocks)]
+        )
 
     def encode(
         self, batch: Batch, *, generator: torch.Generator | None = None, keys: Tensor | None = None
     ) -> Latents:
-        teacher = self._teacher(batch, generator, keys)
-        known = self._posteriors(teacher, "posterior")
-        assert known.objects is not None and known.object_posterior is not None
-        unpack = teacher.packing.unpack
+        """The posteriors of each caption's latents and a draw from them."""
+        forced = self.teacher_force(batch, generator, keys)
+        known = self.posteriors(forced, "posterior")
+        assert known.objects is not None and known.q_objects is not None
+        unpack = forced.packing.unpack
         return Latents(
             lengths=batch.lengths,
             context=unpack(known.context),
             objects=unpack(known.objects),
-            context_posterior=padded(known.context_posterior, teacher),
-            object_posterior=padded(known.object_posterior, teacher),
+            context_posterior=unpacked(known.q_context, forced),
+            object_posterior=unpacked(known.q_objects, forced),
         )
 
-    def _start_objects(
-        self, memory: Memory, keys: Tensor, given: Latents
-    ) -> tuple[Chain | None, Tensor | None]:
-        chain = start_chain(self.object_prior, self.config.object_latent, keys, given.objects, given.lengths)
-        return chain, self.object_prior.gates.pictures(memory.mean)
+    # Decoding, word by word
 
-    def _draw(self, said: Said, state: DecodeState) -> tuple[Chain | None, Chain | None]:
-        words = self.known_words(said.ids)
-        context = self._draw_context(said, words, state)
-        chain, gates, turned = state.objects, state.shared.object_gates, state.shared.turned
-        assert state.context is not None and chain is not None and gates is not None
+    def start_latents(
+        self, regions: RegionValues, context_keys: Tensor, object_keys: Tensor, given: Latents
+    ) -> LatentStart:
+        prior, width = self.object_prior, self.config.object_latent
+        return replace(
+            super().start_latents(regions, context_keys, object_keys, given),
+            objects=LatentState.start(prior, width, object_keys, given.objects, given.lengths),
+            object_gates=prior.gates.pictures(regions.mean),
+        )
+
+    def draw(self, tokens: UniqueTokens, state: DecodeState) -> tuple[LatentState | None, LatentState | None]:
+        """z^m_t ~ p(z^m_t | ...), then z^o_t ~ p(z^o_t | z^m_t, ...)   (eq. 4)"""
+        words = self.prior_words(tokens.ids)
+        context = self.draw_context(tokens, words, state)
+        latent, shared, prior = state.objects, state.shared, self.object_prior
+        assert state.context is not None and latent is not None and shared.object_gates is not None
         seen = context.z if self.config.object_prior_sees == "current" else state.context.z
-        latents = torch.cat([seen, chain.z], dim=1)
-        inputs = self.object_prior.gates.say(said, words, latents, gates, state.groups.owners, turned)
-        p, prior = self.object_prior.step(inputs, chain.prior, turned)
-        objects = chain.draw(
-            p, prior, OBJECT_NOISE, state.step, state.shared.temperatures[1], state.shared.mode
+        latents = torch.cat([seen, latent.z], dim=1)
+        inputs = prior.gates.rows(
+            tokens, words, latents, shared.object_gates, state.groups.owners, shared.transposed
         )
+        p, after = prior.step(inputs, latent.prior, shared.transposed)
+        objects = latent.draw(p, after, OBJECT_NOISE, state.step, shared.temperatures[1], shared.mode)
         return context, objects
 
 
-class ObjectDraws:
+class PriorDraws:
     """z^o from its prior, word by word under teacher forcing: each draw is an input of the next."""
 
-    def __init__(self, model: CosCvae, teacher: Teacher, seen: Tensor) -> None:
-        self.config, self.prior = model.config, model.object_prior
-        self.seen, self.teacher = seen, teacher  # (N, Zm) of z^m
-        self.gates = self.prior.gates.pictures(teacher.memory.mean)  # (P, 4 H)
-        self.noise = teacher.noise.normals(OBJECT_NOISE, self.config.object_latent)  # (N, Zo)
-        self.state = self.prior.start(teacher.packing.sizes[0])
-        self.z = self.noise.new_zeros(teacher.packing.sizes[0], self.noise.shape[1])
+    def __init__(self, model: CosCvae, forced: TeacherForcedBatch, context: Tensor) -> None:
+        self.config, self.prior, self.forced = model.config, model.object_prior, forced
+        self.seen = model.context_seen(context, forced.packing)  # (N, Zm)
+        self.gates = self.prior.gates.pictures(forced.regions.mean)  # (P, 4 H)
+        self.noise = forced.noise.normals(OBJECT_NOISE, self.config.object_latent)  # (N, Zo)
+        self.state = self.prior.start(forced.packing.sizes[0])
+        self.z = self.noise.new_zeros(forced.packing.sizes[0], self.noise.shape[1])
 
     def step(self, t: int, words: Tensor) -> Tensor:
         """words: (n, D) embedded x_{t-1} of the captions that have a word t -> (n, Zo)"""
-        start, end = self.teacher.packing.blocks[t]
+        start, end = self.forced.packing.blocks[t]
         n = end - start
         step = torch.cat([words, self.seen[start:end], self.z[:n]], dim=1)
-        inputs = self.prior.gates(step, self.gates, self.teacher.owners[start:end])
+        inputs = self.prior.gates(step, self.gates, self.forced.owners[start:end])
         before = PriorState(self.state.h[:n], self.state.c[:n])
-        p, self.state = self.prior.step(inputs, before, Straight())
+        p, self.state = self.prior.step(inputs, before, TransposedViews())
         config = self.config
         self.z = p.sample(self.noise[start:end], config.pseudo_temperature, config.temperature_mode)
         return self.z
+
+
+class ObjectHead(nn.Module):
+    """A head that names the caption's objects from z^o alone, so that z^o has something to carry.
+
+    z^o ─▶ linear ─▶ one distribution over the vocabulary, scored on the tokens of x^o
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.over, self.weight = config.object_head, config.object_head_weight
+        self.name = nn.Linear(config.object_latent, config.vocabulary)
+
+    def forward(self, objects: Tensor, forced: TeacherForcedBatch) -> Tensor:
+        """objects: (N, Zo) z^o -> (B,) weighted loss, summed over the objects of a caption."""
+        if self.over == "slots":
+            return self.weight * self._at_slots(objects, forced)
+        padded = forced.packing.unpack(objects)  # (B, T, Zo)
+        lengths = forced.batch.lengths
+        if self.over == "mean":
+            pooled = padded.sum(1) / lengths[:, None]
+        else:
+            past = torch.arange(padded.shape[1], device=lengths.device) >= lengths[:, None]
+            pooled = padded.masked_fill(past[:, :, None], float("-inf")).amax(1)
+        logs = torch.log_softmax(self.name(pooled), dim=1)  # (B, V)
+        x_o = forced.batch.objects  # (B, K)
+        return -self.weight * (logs.gather(1, x_o) * (x_o != PAD)).sum(1)
+
+    def _at_slots(self, objects: Tensor, forced: TeacherForcedBatch) -> Tensor:
+        slots = forced.slots.nonzero()[:, 0]
+        missed = nn.functional.cross_entropy(
+            self.name(objects[slots]), forced.targets[slots], reduction="none"
+        )
+        each = missed.new_zeros(len(objects)).index_put((slots,), missed)
+        return forced.packing.sums(each)

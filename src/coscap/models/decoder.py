@@ -1,4 +1,4 @@
-"""The up-down decoder with [z_t, v-bar] as the context of its attention LSTM.
+"""The up-down decoder with [z_t, v-bar] as the context of its attention LSTM, and the layers at its two ends.
 
 x_{t-1}, z_t, v-bar, h^lang_{t-1} ─▶ attention LSTM ─▶ h^att_t ─▶ query ┐
                                                          │             ▼
@@ -7,54 +7,79 @@ x_{t-1}, z_t, v-bar, h^lang_{t-1} ─▶ attention LSTM ─▶ h^att_t ─▶ qu
                                    h^lang_{t-1} ─▶ language LSTM ◀─────────────┘
                                                          ▼
                                               h^lang_t ─▶ output layer ─▶ p(x_t)
+
+`kernels.decoder_cell` is this drawing as code, one word of many rows. A model is given its decoder as a class, so that
+another one can take its place: it needs `encode`, `forward`, `start` and `step`.
 """
 
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from coscap.models.attention_loop import Tape, attention_loop
+from coscap.models import kernels
 from coscap.models.config import ModelConfig
-from coscap.models.groups import Groups
-from coscap.models.layers import Gates, uniform
-from coscap.models.packing import Packing
-from coscap.models.recurrent import full, full_precision, lstm_cell
-from coscap.models.regions import Memory
-from coscap.models.rows import Said, Turned
+from coscap.models.kernels import (
+    CellInputs,
+    CellRegions,
+    CellState,
+    CellWeights,
+    InputGates,
+    Packing,
+    RowGroups,
+    Tape,
+    TransposedCopies,
+    UniqueTokens,
+    uniform,
+)
+from coscap.models.latents import Latents, LatentState
+from coscap.models.regions import RegionValues
+from coscap.text.vocabulary import PAD, SLOT, SLOTS, START, UNK
 
-Known = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+T = TypeVar("T")
 EXPECTED_WORDS = 11  # of a caption, for weighing what to compute ahead
+NEVER = (PAD, START, SLOT, SLOTS)  # no caption has them as a word, so they take no probability
+# Factors on initial weights, chosen by the loss after 50 steps (docs/training.md). A fresh LSTM's h is a tenth of what
+# it reads in size. Without them words fade on their way through two of these, and training stands still at the
+# frequencies of words for hundreds of steps.
+WORD_LIFT, HIDDEN_LIFT, OUTPUT_LIFT = 2.0, 8.0, 4.0
 
 
-WORD_LIFT, HIDDEN_LIFT = 2.0, 8.0  # chosen by the loss after 50 steps: docs/training.md
+class WordEmbedding(nn.Embedding):
+    """Embeddings of unit variance whose weights are small, so that a tied vocabulary layer can share them."""
+
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__(count, width)
+        nn.init.normal_(self.weight, std=width**-0.5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        embedded: Tensor = super().forward(ids)
+        scaled: Tensor = embedded * self.embedding_dim**0.5
+        return scaled
 
 
 @dataclass(frozen=True)
-class Looked:
+class EncodedRegions:
     """The regions of P pictures, ready to be attended to."""
 
-    keys: Tensor  # (P, R, A)
-    values: Tensor  # (P, R, F)
-    barred: Tensor  # (P, R) 0 where there is a region, -inf where not
+    cell: CellRegions
     gates: Tensor  # (P, 4 Ha) what v-bar adds to the attention LSTM
-    spoken: Tensor | None  # (P, R, 4 Hl) what each region adds to the language LSTM, if it is known ahead
+
+    def of(self, owners: Tensor) -> "EncodedRegions":
+        """A copy for each row; owners: (N,)"""
+        cell = CellRegions(*(None if each is None else each[owners] for each in self.cell))  # type: ignore[arg-type]
+        return EncodedRegions(cell, self.gates[owners])
 
 
-@dataclass(frozen=True)
-class DecoderState:
-    attention_h: Tensor  # (N, Ha)
-    attention_c: Tensor  # (N, Ha)
-    language_h: Tensor  # (N, Hl)
-    language_c: Tensor  # (N, Hl)
+class UpDownDecoder(nn.Module):
+    """`latent` is the width of z_t, `objects` that of z^o_t for the further inlets (0: there is none)."""
 
-
-class Decoder(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, latent: int, objects: int) -> None:
         super().__init__()
         attention, language = config.attention_lstm, config.language_lstm
-        self.gates = Gates(config.decoder_words + config.latent, config.value_width, attention)
+        self.gates = InputGates(config.decoder_words + latent, config.value_width, attention)
         self.attention_hidden = uniform(4 * attention, language + attention, width=attention)
         self.key = nn.Linear(config.value_width, config.attention_width)
         self.query = uniform(config.attention_width, attention, width=attention)
@@ -64,125 +89,125 @@ class Decoder(nn.Module):
         self.language_bias = nn.Parameter(torch.zeros(4 * language))
         with torch.no_grad():
             self.language_bias[language : 2 * language] = 1
-            # A fresh LSTM's h is a tenth of what it reads in size. Without a lift, words fade on their way through
-            # two of them, and training stands still at the frequencies of words for hundreds of steps.
             self.gates.step.mul_(WORD_LIFT)
             self.language_hidden[:, config.value_width : config.value_width + attention].mul_(HIDDEN_LIFT)
-        inlets = config.object_latent_to if config.kind == "cos_cvae" else ()
-        size = config.object_latent
-        self.query_latent = uniform(config.attention_width, size, width=size) if "query" in inlets else None
-        self.language_latent = uniform(4 * language, size, width=size) if "language" in inlets else None
+        inlets = config.object_latent_to if objects else ()
+        self.query_latent = (
+            uniform(config.attention_width, objects, width=objects) if "query" in inlets else None
+        )
+        self.language_latent = uniform(4 * language, objects, width=objects) if "language" in inlets else None
 
-    def look(self, memory: Memory, draws: int = 0) -> Looked:
+    @property
+    def weights(self) -> CellWeights:
+        return CellWeights(self.attention_hidden, self.query, self.score, self.language_hidden)
+
+    def encode(self, regions: RegionValues, draws: int = 0) -> EncodedRegions:
         """All that depends on the picture alone, computed once for all its captions and words.
 
         The language LSTM takes W v^_t = sum_r a_tr W v_r. With many `draws` a picture it is cheaper to
         multiply each region than each word's attended region; with few (or in training) it is not.
         """
-        ahead = draws * EXPECTED_WORDS > memory.values.shape[1]
-        regions = self.language_hidden[:, : memory.values.shape[2]]
-        barred = torch.zeros(memory.mask.shape, dtype=memory.values.dtype, device=memory.values.device)
-        return Looked(
-            keys=self.key(memory.values),
-            values=memory.values,
-            barred=barred.masked_fill(~memory.mask, float("-inf")),
-            gates=self.gates.pictures(memory.mean),
-            spoken=memory.values @ regions.t() if ahead else None,
+        values, mask = regions.values, regions.mask
+        ahead = draws * EXPECTED_WORDS > values.shape[1]
+        masked = torch.zeros(mask.shape, dtype=values.dtype, device=values.device)
+        cell = CellRegions(
+            keys=self.key(values),
+            values=values,
+            masked=masked.masked_fill(~mask, float("-inf")),
+            projected=values @ self.language_hidden[:, : values.shape[2]].t() if ahead else None,
         )
+        return EncodedRegions(cell, gates=self.gates.pictures(regions.mean))
+
+    # Teacher forcing over whole captions
 
     def forward(
         self,
         words: Tensor,
         z: Tensor | None,
         objects: Tensor | None,
-        looked: Looked,
+        regions: EncodedRegions,
         rows: Tensor,
         packing: Packing,
+        dropout: Tensor | None = None,
         tape: Tape | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Teacher forcing over whole captions.
+        """h^lang (N, Hl) and attention (N, R) of every word.
 
-        words: (N, D) embedded x_{t-1}, z: (N, Z), objects: (N, Zo) z^o for the further inlets,
-        rows: (B,) the picture of each caption, tape: of `say` over the same -> h^lang (N, Hl), attention (N, R).
+        words: (N, D) embedded x_{t-1}, z: (N, Z), objects: (N, Zo) z^o for the further inlets, rows: (B,) the picture
+        of each caption, dropout: (N, Ha) factors on h^att, tape: filled by `tape_step` with the same words.
         """
-        step = words if z is None else torch.cat([words, z], dim=1)
-        inputs = self.gates(step, looked.gates, rows.index_select(0, packing.captions))
-        query, language = self._inlets(objects)
-        return attention_loop(inputs, query, language, *self._known(looked, rows, packing), packing, tape)
+        owners = rows.index_select(0, packing.captions)
+        inputs = self._inputs(words, z, objects, regions, owners, dropout)
+        captions = self._captions(regions, rows, packing)
+        return kernels.decoder_loop(inputs, captions, self.weights, packing, tape)
 
-    def tape(self, looked: Looked, rows: Tensor, packing: Packing) -> Tape:
+    def tape(self, regions: EncodedRegions, rows: Tensor, packing: Packing) -> Tape:
         """For teacher forcing where a word depends on the attention before it; without gradients."""
-        return Tape(*cast(Known, full(*self._known(looked, rows, packing))), packing)
+        captions = self._captions(regions, rows, packing)
+        keys, values, masked, *weights = kernels.full(*captions[:3], *self.weights)
+        return Tape(CellRegions(keys, values, masked), CellWeights(*weights), packing)
 
-    def say(
-        self, tape: Tape, t: int, words: Tensor, z: Tensor, objects: Tensor, looked: Looked, owners: Tensor
+    def tape_step(
+        self,
+        tape: Tape,
+        t: int,
+        words: Tensor,
+        z: Tensor,
+        objects: Tensor,
+        regions: EncodedRegions,
+        owners: Tensor,
+        dropout: Tensor | None = None,
     ) -> Tensor:
         """Word t of the n captions that have one. words: (n, D), z: (n, Z), objects: (n, Zo),
-        owners: (n,) the picture of each -> attention (n, R)"""
-        inputs = self.gates(torch.cat([words, z], dim=1), looked.gates, owners)
-        query, language = self._inlets(objects)
-        with full_precision(inputs):
-            inputs, language = full(inputs, language)
-            return tape.step(t, inputs, None if query is None else full(query)[0], language)
+        owners: (n,) the picture of each, dropout: (n, Ha) -> attention (n, R)"""
+        inputs = self._inputs(words, z, objects, regions, owners, dropout)
+        with kernels.full_precision(inputs.attention):
+            return tape.step(t, CellInputs(*(None if x is None else kernels.full(x)[0] for x in inputs)))  # type: ignore[arg-type]
 
-    def _known(self, looked: Looked, rows: Tensor, packing: Packing) -> Known:
-        """What the loop needs besides the words; regions by falling length of the captions."""
-        owners = rows[packing.order]
-        return (
-            looked.keys.index_select(0, owners),
-            looked.values.index_select(0, owners),
-            looked.barred[owners],
-            self.attention_hidden,
-            self.query,
-            self.score,
-            self.language_hidden,
-        )
-
-    def start(self, rows: int) -> DecoderState:
-        attention = self.query.new_zeros(rows, self.query.shape[1])
-        language = self.query.new_zeros(rows, self.language_bias.shape[0] // 4)
-        return DecoderState(attention, attention, language, language)
-
-    def step(
+    def _inputs(
         self,
-        said: Said,
         words: Tensor,
         z: Tensor | None,
         objects: Tensor | None,
-        looked: Looked,
-        groups: Groups,
-        state: DecoderState,
-        turned: Turned,
-    ) -> tuple[Tensor, Tensor, DecoderState]:
-        """One word of each row; words: (U, D) embedded `said.ids` -> h^lang (N, Hl), attention (N, R), state."""
-        inputs = self.gates.say(said, words, z, looked.gates, groups.owners, turned)
-        query, language = self._inlets(objects)
-        before = torch.cat([state.language_h, state.attention_h], dim=1)
-        gates = torch.addmm(inputs, before, turned(self.attention_hidden))
-        attention_h, attention_c = lstm_cell(gates, state.attention_c)
-        asked = attention_h @ self.query.t()  # (N, A)
-        if query is not None:
-            asked = asked + query
-        a = self._attend(asked, looked, groups)  # (P, D, R)
-        weight, known = turned(self.language_hidden), [attention_h, state.language_h]
-        if looked.spoken is None:
-            known.insert(0, groups.collect(torch.bmm(a, looked.values)))  # v^_t
-            gates = torch.addmm(language, torch.cat(known, dim=1), weight)
-        else:
-            gates = torch.addmm(language, torch.cat(known, dim=1), weight[looked.values.shape[2] :])
-            gates = gates + groups.collect(torch.bmm(a, looked.spoken))
-        language_h, language_c = lstm_cell(gates, state.language_c)
-        after = DecoderState(attention_h, attention_c, language_h, language_c)
-        return language_h, groups.collect(a), after
+        regions: EncodedRegions,
+        owners: Tensor,
+        dropout: Tensor | None,
+    ) -> CellInputs:
+        step = words if z is None else torch.cat([words, z], dim=1)
+        return CellInputs(self.gates(step, regions.gates, owners), *self._inlets(objects), dropout)
 
-    def _attend(self, asked: Tensor, looked: Looked, groups: Groups) -> Tensor:
-        """(P, D, R). The rows of a picture share its keys: nothing of them is copied for each row."""
-        queries = groups.spread(asked)  # (P, D, A)
-        met = (looked.keys[:, None] + queries[:, :, None]).tanh_()  # (P, D, R, A)
-        return torch.softmax(met @ self.score + looked.barred[:, None], dim=2)
+    def _captions(self, regions: EncodedRegions, rows: Tensor, packing: Packing) -> CellRegions:
+        """The regions of each caption's picture, by falling length of the captions."""
+        owners = rows[packing.order]
+        keys, values, masked, _ = regions.cell
+        return CellRegions(keys.index_select(0, owners), values.index_select(0, owners), masked[owners])
+
+    # One word at a time
+
+    def start(self, rows: int) -> CellState:
+        attention = self.query.new_zeros(rows, self.query.shape[1])
+        language = self.query.new_zeros(rows, self.language_bias.shape[0] // 4)
+        return CellState(attention, attention, language, language)
+
+    def step(
+        self,
+        tokens: UniqueTokens,
+        words: Tensor,
+        z: Tensor | None,
+        objects: Tensor | None,
+        regions: EncodedRegions,
+        groups: RowGroups,
+        state: CellState,
+        transposed: TransposedCopies,
+    ) -> tuple[Tensor, Tensor, CellState]:
+        """One word of each row; words: (U, D) embedded `tokens.ids` -> h^lang (N, Hl), attention (N, R), state."""
+        gates = self.gates.rows(tokens, words, z, regions.gates, groups.owners, transposed)
+        inputs = CellInputs(gates, *self._inlets(objects), None)
+        after, attention = kernels.decoder_cell(inputs, regions.cell, self.weights, transposed, state, groups)
+        return after.language_h, attention, after
 
     def _inlets(self, objects: Tensor | None) -> tuple[Tensor | None, Tensor]:
-        """What enters the query, (N, A) or None, and the language LSTM, (N, 4 Hl) or (4 Hl,), from outside."""
+        """What z^o adds to the query, (N, A) or None, and what the language LSTM adds, (N, 4 Hl) or (4 Hl,)."""
         query: Tensor | None = None
         language: Tensor = self.language_bias
         if self.query_latent is not None and objects is not None:
@@ -190,3 +215,120 @@ class Decoder(nn.Module):
         if self.language_latent is not None and objects is not None:
             language = torch.addmm(self.language_bias, objects, self.language_latent.t())
         return query, language
+
+
+class OutputLayer(nn.Module):
+    """h^lang (, z^o) (─▶ linear, tanh) ─▶ vocabulary"""
+
+    def __init__(self, config: ModelConfig, words: nn.Embedding, objects: int) -> None:
+        super().__init__()
+        self.inlet = objects > 0 and "output" in config.object_latent_to
+        width = config.language_lstm + (objects if self.inlet else 0)
+        self.squeeze = nn.Linear(width, config.output_width) if config.output_width else None
+        width = config.output_width or width
+        tied = words.weight if config.tie_words else None
+        self.weight = uniform(config.vocabulary, width, width=width) if tied is None else tied
+        if self.squeeze is not None:
+            with torch.no_grad():
+                self.squeeze.weight.mul_(OUTPUT_LIFT)
+        self.bias = nn.Parameter(torch.zeros(config.vocabulary)) if config.output_bias else None
+
+    def _last(self, hidden: Tensor, objects: Tensor | None) -> Tensor:
+        if self.inlet and objects is not None:
+            hidden = torch.cat([hidden, objects], dim=1)
+        return hidden if self.squeeze is None else torch.tanh(self.squeeze(hidden))
+
+    def forward(
+        self, hidden: Tensor, objects: Tensor | None, targets: Tensor, smoothing: float = 0.0
+    ) -> Tensor:
+        """-log p of each target. hidden: (N, H), objects: (N, Zo) or None, targets: (N,) -> (N,)"""
+        last = self._last(hidden, objects)
+        never = torch.tensor(NEVER, device=last.device)
+        return kernels.cross_entropy(last, self.weight, self.bias, targets, never, smoothing)
+
+    def log_probabilities(
+        self, hidden: Tensor, objects: Tensor | None, transposed: TransposedCopies
+    ) -> Tensor:
+        """(N, V). <unk> keeps its share of the probability, but cannot be chosen."""
+        last, weight = self._last(hidden, objects), transposed(self.weight)
+        logits = last @ weight if self.bias is None else torch.addmm(self.bias, last, weight)
+        logits.index_fill_(1, torch.tensor(NEVER, device=logits.device), float("-inf"))
+        logs = torch.log_softmax(logits, dim=1)
+        logs[:, UNK] = float("-inf")
+        return logs
+
+
+# The state of captions that are being decoded
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all rows use and no step changes."""
+
+    width: int  # R of the pictures as they were given
+    regions: EncodedRegions
+    context_gates: Tensor | None
+    object_gates: Tensor | None
+    temperatures: tuple[float, float]  # of z^m and z^o
+    mode: str
+    transposed: TransposedCopies
+
+
+@dataclass(frozen=True)
+class DecodeState:
+    """What a model knows of the N captions that it is decoding. Immutable: `step` and `select` give new ones."""
+
+    shared: Shared
+    groups: RowGroups
+    decoder: CellState
+    context: LatentState | None
+    objects: LatentState | None
+    step: int = 0
+    history: tuple[tuple[Tensor | None, Tensor | None], ...] | None = None  # (z^m, z^o) of each word so far
+
+    @property
+    def rows(self) -> int:
+        return len(self.groups.owners)
+
+    def select(self, rows: Tensor) -> "DecodeState":
+        """The state whose row i is this state's row rows[i]; rows: (N',) int64."""
+
+        def take(tensor: Tensor) -> Tensor:
+            return tensor.index_select(0, rows)
+
+        return replace(
+            self,
+            groups=self.groups.select(rows),
+            decoder=_map(self.decoder, take),
+            context=_map(self.context, take),
+            objects=_map(self.objects, take),
+            history=_map(self.history, take),
+        )
+
+    def latents(self) -> Latents:
+        """The values drawn so far, for decoding with them again (needs `start(..., record=True)`)."""
+        if self.history is None:
+            raise ValueError("this state does not record its latents; start it with record=True")
+        columns = list(zip(*self.history, strict=True)) or [(), ()]
+        lengths = torch.full((self.rows,), len(self.history), device=self.groups.owners.device)
+        context, objects = (_stacked(column) for column in columns)
+        return Latents(lengths=lengths, context=context, objects=objects)
+
+
+def _stacked(column: tuple[Tensor | None, ...]) -> Tensor | None:
+    values = [value for value in column if value is not None]
+    return torch.stack(values, dim=1) if values else None
+
+
+def _map(value: T, change: Callable[[Tensor], Tensor]) -> T:
+    """The same structure with every tensor in it changed."""
+    result: Any = value
+    if isinstance(value, Tensor):
+        result = change(value)
+    elif isinstance(value, tuple):
+        result = tuple(_map(part, change) for part in value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        result = replace(
+            value, **{field.name: _map(getattr(value, field.name), change) for field in fields(value)}
+        )
+    return cast(T, result)

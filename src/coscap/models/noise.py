@@ -60,7 +60,7 @@ def normals(keys: Tensor, stream: int, step: Tensor | int, width: int) -> Tensor
     return both[:, :width].float()
 
 
-class Source:
+class NoiseSource:
     """Where a training step takes its noise from.
 
     With `keys`, one number for each caption, the noise of a caption is its own: the same however captions
@@ -80,11 +80,15 @@ class Source:
             return normals(self.keys, stream, self.positions, width)
         return self._on_device(torch.randn, width)
 
-    def uniforms(self, stream: int) -> Tensor:
-        """(N,) in 0..1"""
+    def uniforms(self, stream: int, width: int) -> Tensor:
+        """(N, width) in 0..1"""
         if self.keys is not None:
-            return uniforms(self.keys, stream, self.positions, 1)[:, 0].float()
-        return self._on_device(torch.rand, 1)[:, 0]
+            return uniforms(self.keys, stream, self.positions, width).float()
+        return self._on_device(torch.rand, width)
+
+    def dropout(self, stream: int, rate: float, width: int) -> Tensor:
+        """Factors of dropout, (N, width): 0 with probability `rate`, otherwise 1 / (1 - rate)."""
+        return (self.uniforms(stream, width) >= rate) / (1 - rate)
 
     def _on_device(self, draw: Callable[..., Tensor], width: int) -> Tensor:
         device = self.positions.device

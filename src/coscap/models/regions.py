@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from coscap.data.batch import OnDevice, RegionBatch
 from coscap.models.config import ModelConfig
 
-QUIET = 0.15  # regions speak softly at first, or they drown the words
+NORM_GAIN = 0.15  # regions are small beside the words at first, or they drown them
 
 
 @dataclass(frozen=True)
-class Memory(OnDevice):
+class RegionValues(OnDevice):
     """The regions of P pictures as posteriors, priors and decoder see them."""
 
     values: Tensor  # (P, R, F)
@@ -33,27 +33,32 @@ class RegionEncoder(nn.Module):
         self.project = (
             nn.Linear(config.described_width, config.region_projection) if config.region_projection else None
         )
-
         self.norm = nn.LayerNorm(config.value_width) if config.region_norm else None
         if self.norm is not None:
-            nn.init.constant_(self.norm.weight, QUIET)
+            nn.init.constant_(self.norm.weight, NORM_GAIN)
 
-    def forward(self, regions: RegionBatch) -> Memory:
-        config = self.config
-        used, detected = looked_at(config, regions.mask, regions.labels)  # (P, R) each
-        width = int(used.any(0).nonzero().max()) + 1  # columns after it are padding for every picture
-        used, detected = used[:, :width], detected[:, :width]
-        values = self._describe(regions, used, width)  # (P, R', F)
-        if self.project is not None:
-            values = torch.relu(self.project(values))
-        if self.norm is not None:
-            values = self.norm(values)
-        chosen = {"all": used, "detections": detected, "grid": used & ~detected}[config.mean_over]
+    def forward(self, regions: RegionBatch, trim: bool = True) -> RegionValues:
+        """`trim` leaves out columns that are padding for every picture; an exported graph keeps them."""
+        used, detected = used_regions(self.config, regions.mask, regions.labels)  # (P, R) each
+        if trim:
+            width = int(used.any(0).nonzero().max()) + 1
+            used, detected = used[:, :width], detected[:, :width]
+        values = self.encode(regions, used)  # (P, R', F)
+        chosen = {"all": used, "detections": detected, "grid": used & ~detected}[self.config.mean_over]
         weights = or_else(chosen & used, used).to(values.dtype)
         weights = weights / weights.sum(1, keepdim=True)
-        return Memory(values=values, mask=used, mean=torch.einsum("pr,prf->pf", weights, values))
+        return RegionValues(values=values, mask=used, mean=torch.einsum("pr,prf->pf", weights, values))
 
-    def _describe(self, regions: RegionBatch, used: Tensor, width: int) -> Tensor:
+    def encode(self, regions: RegionBatch, used: Tensor) -> Tensor:
+        """The value of each region. used: (P, R') -> (P, R', F)"""
+        values = self._describe(regions, used)
+        if self.project is not None:
+            values = torch.relu(self.project(values))
+        return values if self.norm is None else self.norm(values)
+
+    def _describe(self, regions: RegionBatch, used: Tensor) -> Tensor:
+        """Features with class and geometry, (P, R', D). Another kind of region is described here."""
+        width = used.shape[1]
         features = regions.features[:, :width]  # (P, R', F)
         if self.config.region_scale != 1:
             features = features * self.config.region_scale
@@ -69,7 +74,7 @@ class RegionEncoder(nn.Module):
         return torch.where(used[:, :, None], joint, 0)  # what padding holds must not matter
 
 
-def looked_at(config: ModelConfig, mask: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def used_regions(config: ModelConfig, mask: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Masks (P, R) of the regions that a model uses, never none of a picture, and of the detections among them."""
     detected = mask & (labels >= 0)
     allowed = detected

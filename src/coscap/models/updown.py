@@ -1,10 +1,14 @@
 """The up-down captioner: the same decoder without latents."""
 
-from coscap.models.base import CaptionModel, Inferred, Teacher
+from coscap.models.base import CaptionModel, InferredLatents, TeacherForcedBatch
 
 
 class UpDown(CaptionModel):
     """p(x_t | x_{<t}, I)"""
 
-    def _infer(self, teacher: Teacher, objects: str) -> Inferred:
-        return Inferred()
+    title = "up-down"
+    draws = False
+    embeds_words = False
+
+    def infer(self, forced: TeacherForcedBatch, objects: str) -> InferredLatents:
+        return InferredLatents()

@@ -31,9 +31,10 @@ from coscap.training.checkpoint import (
     save_checkpoint,
     sweep,
 )
-from coscap.training.interrupt import stop_wish
+from coscap.training.interrupt import stop_on_signals
 from coscap.training.log import Log, cut_log
-from coscap.training.optimiser import Average, optimiser_tensors, restore_optimiser
+from coscap.training.lock import run_lock
+from coscap.training.optimiser import moving_average, optimiser_tensors, restore_optimiser
 from coscap.vision.backbone import Backbone, WordHead, WordNetwork, read_head, save_tuned
 from coscap.vision.builtin import MAP_SIDE, WEIGHTS, squash
 from coscap.vision.pictures import open_picture
@@ -120,10 +121,12 @@ def tune_backbone(
         _restore_head(head, start)
     network = WordNetwork(backbone, head).to(device)
     run = _Run(config, out, network, data, device)
-    run.open(resume)
     pictures = WordPictures(paths, targets, config)
     unseen = seen_paths, word_targets(data, seen, words)
-    return run.train(pictures, unseen, workers)
+    out.mkdir(parents=True, exist_ok=True)
+    with run_lock(out):
+        run.open(resume)
+        return run.train(pictures, unseen, workers)
 
 
 class _Run:
@@ -143,7 +146,7 @@ class _Run:
                 groups.append({"params": params, "lr": lr, "weight_decay": config.weight_decay * decay})
         self.lrs = [group["lr"] for group in groups]
         self.optimiser = torch.optim.AdamW(groups, fused=True)
-        self.average = Average(config.ema_decay, network)
+        self.averaged = moving_average(network, config.ema_decay)
         self.progress = Progress()
 
     def open(self, resume: bool) -> None:
@@ -166,9 +169,8 @@ class _Run:
                 self.progress, tensors, _ = load_checkpoint(found[-1], self.digests)
                 self.network.load_state_dict(tensors.model)
                 restore_optimiser(self.optimiser, self.network, tensors.optimiser)
-                self.average.tensors = {
-                    name: value.to(self.device) for name, value in tensors.average.items()
-                }
+                self.averaged = moving_average(self.network, self.config.ema_decay, self.progress.step)
+                self.averaged.module.load_state_dict(tensors.average, strict=False)
             cut_log(self.out, self.progress.step)
         else:
             self.out.mkdir(parents=True, exist_ok=True)
@@ -180,7 +182,7 @@ class _Run:
         steps = max(1, round(config.epochs * size / config.batch_size))
         every = max(1, steps // config.validations)
         saved = time.monotonic()
-        with Log(self.out, steps) as log, stop_wish() as stop:
+        with Log(self.out, steps) as log, stop_on_signals() as stop:
             log.say(f"{size:,} pictures, {len(pictures.targets.words):,} words, {steps:,} steps")
             log.start(progress.step)
             losses: list[float] = []
@@ -202,7 +204,7 @@ class _Run:
                     if stop():
                         return "interrupted"
             calibration = calibrate(*self._scores(*unseen))
-            write_backbone(self.network, self.average, self.out / "best", pictures.targets.words, calibration)
+            write_backbone(self.averaged.module, self.out / "best", pictures.targets, calibration)
             log.say(f"calibration: probability = sigmoid({calibration[0]:.3f} logit + {calibration[1]:.3f})")
         return "finished"
 
@@ -235,7 +237,7 @@ class _Run:
         loss.backward()
         nn.utils.clip_grad_norm_(self.learnt.values(), 5.0)
         self.optimiser.step()
-        self.average.update(self.network, self.progress.step)
+        self.averaged.update_parameters(self.network)
         return float(loss.detach())
 
     @torch.no_grad()
@@ -243,12 +245,11 @@ class _Run:
         self, paths: list[Path], targets: WordTargets
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Logits (I, W) of the averaged weights at 256 pixels, and which words the captions have (I, W)."""
-        self.average.exchange(self.network)
         logits = []
         for first in range(0, len(paths), 32):
             batch = [squash(open_picture(path), MAP_SIDE) for path in paths[first : first + 32]]
-            logits.append(self.network(torch.from_numpy(np.stack(batch)).to(self.device)).float().cpu())
-        self.average.exchange(self.network)
+            scored = self.averaged.module(torch.from_numpy(np.stack(batch)).to(self.device))
+            logits.append(scored.float().cpu())
         return torch.cat(logits).numpy(), targets.rows(np.arange(len(paths))) > 0
 
     def validate(self, paths: list[Path], targets: WordTargets) -> dict[str, float]:
@@ -265,30 +266,25 @@ class _Run:
         tensors = Tensors(
             dict(self.network.state_dict()),
             optimiser_tensors(self.optimiser, self.network),
-            self.average.tensors,
+            dict(self.averaged.module.named_parameters()),
         )
         save_checkpoint(self.out, self.progress, tensors, steps, self.digests)
 
 
 def write_backbone(
-    network: WordNetwork,
-    average: Average,
-    folder: Path,
-    words: tuple[str, ...],
-    calibration: tuple[float, float],
+    network: WordNetwork, folder: Path, targets: WordTargets, calibration: tuple[float, float]
 ) -> None:
-    """The averaged weights as ONNX, and the words with how their evidence becomes a probability."""
-    average.exchange(network)
+    """The weights as ONNX, and the words with how their evidence becomes a probability."""
     share = torch.sigmoid(network.head.mixture).tolist()
     content = {
-        "words": list(words),
+        "words": list(targets.words),
         "mean_share": [round(each, 6) for each in share],
+        "frequencies": [round(each, 6) for each in targets.frequencies().tolist()],
         "calibration": [round(each, 6) for each in calibration],
     }
     with whole_folder(folder) as partial:
         save_tuned(network, partial / "backbone.onnx")
         write_json(partial / "words.json", content)
-    average.exchange(network)
 
 
 def lr_factor(step: int, steps: int, warmup: float) -> float:

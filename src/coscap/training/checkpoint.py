@@ -2,8 +2,8 @@
 
     RUN/checkpoints/step-00001200/
         model.safetensors        weights and buffers
-        optimiser.safetensors    the optimiser's memory, `parameter:item`
-        average.safetensors      the average of the weights, where there is one
+        optimiser.safetensors    the optimiser's state, `parameter:item`
+        average.safetensors      the moving average of the weights, where there is one
         state.json               step, place in the data, best figure, digests of the data, loss scale
 
 Random generators need no place here: the loop seeds them from (seed, step) before every step.
@@ -22,7 +22,7 @@ from torch import Tensor
 from coscap.errors import UserError
 from coscap.files import read_json, whole_folder, write_json
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 2
 
 
@@ -31,13 +31,10 @@ class Progress:
     """Where a run is. The one record that the loop changes."""
 
     step: int = 0
-    validated: int = (
-        -1
-    )  # the step of the last validation, so that a resumed run neither skips nor repeats one
+    validated: int = -1  # the step of the last validation: a resumed run neither skips nor repeats one
     best: float | None = None  # the best figure of a validation; greater is better
     best_step: int = -1
     stale: int = 0  # validations since the best
-    seconds: float = 0.0  # spent so far, over all sittings
     loader: dict[str, Any] = field(default_factory=dict)
     scale: dict[str, Any] = field(default_factory=dict)  # of the loss, with float16
 

@@ -29,7 +29,7 @@ class Section(BaseModel):
 class Optimiser(Section):
     name: Literal["sgd", "adamw"] = "adamw"
     """`sgd` (the paper's) or `adamw`."""
-    rate: PositiveFloat = 1e-3
+    lr: PositiveFloat = 1e-3
     """The highest learning rate; the schedule scales it. The paper's for sgd is 0.015."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Momentum of sgd."""
@@ -46,7 +46,7 @@ class Schedule(Section):
     `cosine` with `warmup: 0.3` is a one-cycle schedule.
     """
     warmup: float = Field(default=0.0, ge=0, lt=1)
-    """The part of the whole run in which the rate rises in a line from a 25th of itself."""
+    """The part of the whole run in which the learning rate rises in a line from a 25th of itself."""
 
 
 class Clip(Section):
@@ -91,13 +91,16 @@ class Pseudo(Section):
     """What the decoder reads after a slot: the object filled in, or the neighbour's own word (released code)."""
 
 
+OF_LOSS = frozenset({"loss", "reconstruction"})  # figures that need captions; the others need pictures
+
+
 class Validation(Section):
     every_epochs: PositiveFloat = 1.0
     """How often to validate, in epochs; a fraction is allowed. The last step is always validated."""
     every_steps: PositiveInt | None = None
     """How often in steps, instead of every_epochs."""
     captions: int = Field(default=2000, ge=0)
-    """Validation captions on which the loss parts are measured; 0 for none."""
+    """Validation captions on which the loss terms are measured; 0 for none."""
     pictures: int = Field(default=300, ge=0)
     """Validation pictures that are captioned for CIDEr (greedy and draws); 0 for none."""
     draws: PositiveInt = 20
@@ -106,6 +109,16 @@ class Validation(Section):
     """The figure that decides which model is the best, and that early stopping follows."""
     patience: int = Field(default=0, ge=0)
     """Stop after this many validations without a better figure; 0: never."""
+
+    @model_validator(mode="after")
+    def _figure_is_measured(self) -> Self:
+        needs = "captions" if self.figure in OF_LOSS else "pictures"
+        if getattr(self, needs) == 0:
+            raise ValueError(
+                f"figure: {self.figure} is measured on validation.{needs}, which is 0; give it a number above 0, "
+                "or choose another figure"
+            )
+        return self
 
 
 class TrainConfig(Section):
@@ -138,14 +151,14 @@ class TrainConfig(Section):
     clip: Clip | None = Clip()
     normalise: Literal["caption", "word"] = "caption"
     """`caption`: the loss is a sum over words, divided by the captions of the batch (the ELBO; the
-    paper's rate belongs to it). `word`: divided by the words, so gradients are about ten times smaller.
+    paper's learning rate belongs to it). `word`: divided by the words, so gradients are about ten times smaller.
     """
     kl_context: KlWeight = KlWeight()
     kl_object: KlWeight = KlWeight()
     pseudo: Pseudo | None = None
     """Pseudo supervision from contexts of similar scenes (eq. 8); none: paired training."""
-    average: float = Field(default=0.0, ge=0, lt=1)
-    """Decay of a running average of the weights, which is then what is validated and exported; 0: none."""
+    ema_decay: float = Field(default=0.0, ge=0, lt=1)
+    """Decay of an exponential moving average of the weights, which is then what is validated and exported; 0: none."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """`bfloat16` or `float16` compute in mixed precision; float16 needs a GPU and scales the loss."""
     validation: Validation | None = Validation()
@@ -172,7 +185,7 @@ FREE_ON_RESUME = frozenset({"data", "regions", "checkpoint_minutes", "log_steps"
 
 
 def read_config(path: Path, changes: list[str] | None = None) -> TrainConfig:
-    """The configuration in a YAML file, with `key=value` changes laid over it (`optimiser.rate=0.001`)."""
+    """The configuration in a YAML file, with `key=value` changes applied to it (`optimiser.lr=0.001`)."""
     text = read_text(path)
     try:
         content = yaml.safe_load(text)
@@ -183,7 +196,7 @@ def read_config(path: Path, changes: list[str] | None = None) -> TrainConfig:
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold `field: value` lines, as configs/small.yaml does.")
     for change in changes or []:
-        _lay_over(content, change)
+        _apply_change(content, change)
     return check_config(content, str(path))
 
 
@@ -222,10 +235,10 @@ def _section_of(annotation: Any) -> type[Section] | None:
     return next((c for c in candidates if isinstance(c, type) and issubclass(c, Section)), None)
 
 
-def _lay_over(content: dict[str, Any], change: str) -> None:
+def _apply_change(content: dict[str, Any], change: str) -> None:
     key, found, value = change.partition("=")
     if not found or not key.strip():
-        raise UserError(f"--set {change}: expected key=value, for example --set optimiser.rate=0.001.")
+        raise UserError(f"--set {change}: expected key=value, for example --set optimiser.lr=0.001.")
     *parents, last = key.strip().split(".")
     place = content
     for parent in parents:
@@ -251,6 +264,7 @@ def _sentence(error: ValidationError) -> str:
         return f"there is no field {field}; {hint}."
     if first["type"] == "missing":
         return f"field {field} is missing; `coscap train --fields` says what it holds."
-    if not field:
-        return first["msg"].removeprefix("Value error, ") + "."
+    if first["type"] == "value_error":
+        message = first["msg"].removeprefix("Value error, ")
+        return f"field {field}: {message}." if field else f"{message}."
     return f"field {field} is {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}."

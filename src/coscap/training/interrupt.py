@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish that the loop grants between two steps."""
+"""Ctrl-C and SIGTERM as a request that the loop answers between two steps."""
 
 import signal
 import threading
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class Wish:
+class StopRequest:
     """True once the user or the system has asked for an end."""
 
     def __init__(self) -> None:
@@ -18,24 +18,24 @@ class Wish:
 
 
 @contextmanager
-def stop_wish() -> Iterator[Wish]:
-    """Inside the block a first Ctrl-C or any SIGTERM only sets the wish; a second Ctrl-C breaks off at once.
+def stop_on_signals() -> Iterator[StopRequest]:
+    """Inside the block a first Ctrl-C or any SIGTERM only sets the request; a second Ctrl-C breaks off at once.
 
     SIGTERM never breaks off, because torchrun sends one after the Ctrl-C that the processes saw themselves.
     """
-    wish = Wish()
+    request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
-        yield wish
+        yield request
         return
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and wish.stop:
+        if number == signal.SIGINT and request.stop:
             raise KeyboardInterrupt
-        wish.stop = True
+        request.stop = True
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield wish
+        yield request
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

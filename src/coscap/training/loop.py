@@ -1,7 +1,7 @@
 """The training loop: one step after the other, each a function of the weights, the seed and its number.
 
-loader ─▶ batch ─▶ pieces ─▶ objective ─▶ gradients ─▶ clip ─▶ optimiser ─▶ average
-                                └─ parts by name ─▶ log
+loader ─▶ batch ─▶ pieces ─▶ objective ─▶ gradients ─▶ clip ─▶ optimiser ─▶ moving average
+                                └─ loss terms by name ─▶ log
 every so often:  validate ─▶ best/, last/      checkpoint ─▶ checkpoints/step-N/
 """
 
@@ -17,25 +17,24 @@ from torch import Tensor, nn
 
 from coscap.data.batch import Batch
 from coscap.training.checkpoint import Progress, Tensors, load_checkpoint, save_checkpoint
-from coscap.training.config import TrainConfig
+from coscap.training.config import OF_LOSS, TrainConfig
 from coscap.training.distributed import Ranks
-from coscap.training.interrupt import Wish
+from coscap.training.interrupt import StopRequest
 from coscap.training.log import Log
 from coscap.training.objective import Objective, Term, figures, weights_at
 from coscap.training.optimiser import (
-    Average,
     build_optimiser,
     clip_gradients,
+    moving_average,
     optimiser_tensors,
     restore_optimiser,
-    set_rate,
+    set_lr,
 )
 from coscap.training.pieces import caption_keys, seed_all, split
-from coscap.training.schedules import kl_weight, rate_factor
+from coscap.training.schedules import kl_weight, lr_factor
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-LOWER_IS_BETTER = frozenset({"loss", "reconstruction"})
-Outcome = Literal["finished", "stopped early", "interrupted"]
+RunOutcome = Literal["finished", "stopped early", "interrupted"]
 
 
 class Batches(Protocol):
@@ -47,13 +46,13 @@ class Batches(Protocol):
     def restore(self, state: dict[str, Any]) -> None: ...
 
 
-Validate = Callable[[nn.Module, Wish], dict[str, float] | None]
+Validate = Callable[[nn.Module, StopRequest], dict[str, float] | None]
 Export = Callable[[nn.Module, Path, dict[str, Any]], None]  # the last are notes to be kept with the model
 
 
 @dataclass
 class Means:
-    """Sums of the parts since the last line of the log."""
+    """Sums of the loss terms since the last line of the log."""
 
     sums: dict[str, Tensor] = field(default_factory=dict)
     norms: list[Tensor] = field(default_factory=list)
@@ -80,14 +79,14 @@ class Trainer:
         second: Term | None = None,
         validate: Validate | None = None,
         export: Export | None = None,
-        wish: Wish | None = None,
+        stop: StopRequest | None = None,
     ):
         self.config, self.run, self.ranks, self.digests = config, run, ranks, digests
         self.model, self.batches = model.to(ranks.device), batches
-        self.validate, self.export, self.wish = validate, export, wish or Wish()
+        self.validate, self.export, self.stop = validate, export, stop or StopRequest()
         self.objective = ranks.wrap(Objective(self.model, second))
         self.optimiser = build_optimiser(config.optimiser, self.model)
-        self.average = Average(config.average, self.model) if config.average else None
+        self.averaged = moving_average(self.model, config.ema_decay) if config.ema_decay else None
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=config.precision == "float16")
         self.epoch_steps = len(batches)
         self.progress = Progress(loader=batches.state())
@@ -99,16 +98,17 @@ class Trainer:
     def begin_with(self, weights: Mapping[str, Tensor]) -> None:
         """Start from weights that were learnt before."""
         self.model.load_state_dict(weights)
-        if self.average is not None:
-            self.average = Average(self.config.average, self.model)
+        if self.averaged is not None:
+            self.averaged = moving_average(self.model, self.config.ema_decay)
 
     def restore(self, checkpoint: Path) -> int:
         """Put everything back as it was; gives the planned number of steps."""
         progress, tensors, steps = load_checkpoint(checkpoint, self.digests)
         self.model.load_state_dict(tensors.model)
         restore_optimiser(self.optimiser, self.model, tensors.optimiser)
-        if self.average is not None:
-            self.average.tensors = {name: t.to(self.ranks.device) for name, t in tensors.average.items()}
+        if self.averaged is not None:
+            self.averaged = moving_average(self.model, self.config.ema_decay, progress.step)
+            self.averaged.module.load_state_dict(tensors.average, strict=False)  # buffers are the model's
         if progress.scale:
             self.scaler.load_state_dict(progress.scale)
         self.batches.restore(progress.loader)
@@ -117,28 +117,27 @@ class Trainer:
 
     def save(self, steps: int) -> None:
         self.progress.scale = dict(self.scaler.state_dict())
-        now = time.monotonic()
-        self.progress.seconds += now - self.saved_at
-        self.saved_at = now
+        self.saved_at = time.monotonic()
         if self.ranks.first:
-            average = self.average.tensors if self.average is not None else {}
+            average: dict[str, Tensor] = {}
+            if self.averaged is not None:
+                average |= dict(self.averaged.module.named_parameters())
             tensors = Tensors(self.model.state_dict(), optimiser_tensors(self.optimiser, self.model), average)
             save_checkpoint(self.run, self.progress, tensors, steps, self.digests)
 
     # -- the loop
 
-    def fit(self, steps: int, log: Log) -> Outcome:
-        """Train to step `steps`, or to the wish for an end."""
+    def fit(self, steps: int, log: Log) -> RunOutcome:
+        """Train to step `steps`, or until an end is requested. All processes give the same outcome."""
         stream = self._stream()
         self.saved_at = time.monotonic()
         self.means = Means()
         log.start(self.progress.step)
-        exhausted = False
         while True:
-            validated = self._validation_due(steps) and not self.wish() and self._run_validation(log)
-            exhausted = exhausted or self._out_of_patience()
-            stop = self.ranks.any(self.wish() or exhausted)
-            last = stop or self.progress.step >= steps
+            validated = self._validation_due(steps) and not self.stop() and self._run_validation(log)
+            ends = self.ranks.total(self.stop(), self._out_of_patience())  # the first process alone validates
+            stopped, exhausted = (count > 0 for count in ends)
+            last = stopped or exhausted or self.progress.step >= steps
             if validated or last or self._checkpoint_due():
                 self.save(steps)
             if last:
@@ -150,9 +149,9 @@ class Trainer:
             log.tick(self.progress.step)
         stream.close()
         self._export(self.run / "last")
-        if self.progress.step >= steps and not self._validation_due(steps):
+        if self.progress.step >= steps and not self.ranks.any(self._validation_due(steps)):
             return "finished"
-        return "interrupted" if self.wish() or not exhausted else "stopped early"
+        return "interrupted" if stopped else "stopped early"
 
     def seconds_per_step(self, tries: int = 8) -> float:
         """The speed of this machine on these data: a few steps whose gradients are thrown away."""
@@ -178,13 +177,13 @@ class Trainer:
         self._gradients(batch)
         self.scaler.unscale_(self.optimiser)
         self.means.norms.append(clip_gradients(self.config.clip, self.model))
-        set_rate(self.optimiser, self._rate(steps))
+        set_lr(self.optimiser, self._lr(steps))
         self.scaler.step(self.optimiser)
         self.scaler.update()
         self.optimiser.zero_grad()
         self.progress.step += 1
-        if self.average is not None:
-            self.average.update(self.model, self.progress.step)
+        if self.averaged is not None:
+            self.averaged.update_parameters(self.model)
 
     def _gradients(self, batch: Batch) -> None:
         """The gradient of the joint batch, in `accumulate` pieces of this process's share."""
@@ -209,8 +208,8 @@ class Trainer:
         dtype = DTYPES.get(self.config.precision)
         return nullcontext() if dtype is None else torch.autocast(self.ranks.device.type, dtype)
 
-    def _rate(self, steps: int) -> float:
-        return self.config.optimiser.rate * rate_factor(self.config.schedule, self.progress.step, steps)
+    def _lr(self, steps: int) -> float:
+        return self.config.optimiser.lr * lr_factor(self.config.schedule, self.progress.step, steps)
 
     def _epoch(self) -> float:
         return self.progress.step / self.epoch_steps
@@ -222,7 +221,7 @@ class Trainer:
         captions = float(sums.pop("captions"))
         extra = {
             "gradient_norm": float(torch.stack(means.norms).mean()),
-            "rate": self._rate(steps),
+            "lr": self._lr(steps),
             "kl_context_weight": kl_weight(self.config.kl_context, self._epoch()),
             "kl_object_weight": kl_weight(self.config.kl_object, self._epoch()),
             "captions_per_second": captions / (time.monotonic() - means.began),
@@ -242,23 +241,22 @@ class Trainer:
         """Validate with the averaged weights where there are; keep the best. The first process does it."""
         step = self.progress.step
         if self.ranks.first and self.validate is not None:
-            with self._averaged():
-                found = self.validate(self.model, self.wish)
-                if found is None:  # broken off
-                    return False
-                log.write("validation", step, self._epoch(), found)
-                self._judge(found)
+            found = self.validate(self._best_weights(), self.stop)
+            if found is None:  # broken off
+                return False
+            log.write("validation", step, self._epoch(), found)
+            self._judge(found)
         self.progress.validated = step
         return True
 
     def _judge(self, found: dict[str, float]) -> None:
         assert self.config.validation is not None
         figure = self.config.validation.figure
-        value = -found[figure] if figure in LOWER_IS_BETTER else found[figure]
+        value = -found[figure] if figure in OF_LOSS else found[figure]
         if self.progress.best is None or value > self.progress.best:
             self.progress.best, self.progress.best_step, self.progress.stale = value, self.progress.step, 0
             if self.export is not None:
-                self.export(self.model, self.run / "best", self._notes() | {"validation": found})
+                self.export(self._best_weights(), self.run / "best", self._notes() | {"validation": found})
         else:
             self.progress.stale += 1
 
@@ -273,24 +271,11 @@ class Trainer:
 
     def _export(self, folder: Path) -> None:
         if self.export is not None and self.ranks.first:
-            with self._averaged():
-                self.export(self.model, folder, self._notes())
+            self.export(self._best_weights(), folder, self._notes())
 
     def _notes(self) -> dict[str, Any]:
         return {"step": self.progress.step, "epoch": self._epoch(), "seed": self.config.seed}
 
-    def _averaged(self) -> Any:
-        return nullcontext() if self.average is None else _Exchanged(self.average, self.model)
-
-
-class _Exchanged:
-    """Inside the block the model carries its averaged weights."""
-
-    def __init__(self, average: Average, model: nn.Module):
-        self.average, self.model = average, model
-
-    def __enter__(self) -> None:
-        self.average.exchange(self.model)
-
-    def __exit__(self, *_: object) -> None:
-        self.average.exchange(self.model)
+    def _best_weights(self) -> nn.Module:
+        """The model that is validated and exported."""
+        return self.model if self.averaged is None else self.averaged.module

@@ -1,24 +1,24 @@
-"""What is made small: a weighted sum of parts that keep their names from the model to the log.
+"""What is minimised: a weighted sum of loss terms that keep their names from the model to the log.
 
     paired captions ─▶ model.loss ─▶ reconstruction, kl_context, kl_object, extra        -L   (eq. 6)
     second term     ─▶ term(...)  ─▶ pseudo_reconstruction, pseudo_kl_context, ...       -L^  (eq. 8)
 
     objective = (1 - alpha) L + alpha L^                                                 (appendix A)
 
-A part is a sum over words for each caption, in nats. Here it is summed over the captions of a batch; the
+A term is a sum over words for each caption, in nats. Here it is summed over the captions of a batch; the
 loop divides by the captions (or words) of the joint batch. Free bits are the model's: the log shows the
 KL divergences as they are, the objective counts them above their free bits.
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from coscap.data.batch import Batch
+from coscap.models.base import LossTerms
 from coscap.models.noise import mix
-from coscap.models.parts import Parts
 from coscap.training.config import TrainConfig
 from coscap.training.schedules import kl_weight, pseudo_weight
 
@@ -27,7 +27,7 @@ COUNTED = {
     "kl_context": "free_context",
     "kl_object": "free_object",
     "extra": "extra",
-}  # the name of a part in the log, and the field of Parts that the objective counts for it
+}  # the name of a term in the log, and the field of LossTerms that the objective counts for it
 PSEUDO = "pseudo_"
 ACTIVE = 0.01  # nats a word: a latent dimension with a greater KL carries something
 
@@ -35,16 +35,16 @@ ACTIVE = 0.01  # nats a word: a latent dimension with a greater KL carries somet
 class Term(Protocol):
     """A second objective over the same batch, such as pseudo supervision.
 
-    It gives the parts of the captions that it made, none or one for each caption of the batch. Its noise
+    It gives the loss terms of the captions that it made, none or one for each caption of the batch. Its noise
     must follow from `keys`, (B,) int64, one for each caption of the batch, or from the global generators,
     which the loop seeds for each step: then a run that was broken off goes on to the same weights.
     """
 
-    def __call__(self, model: nn.Module, batch: Batch, keys: Tensor) -> Parts: ...
+    def __call__(self, model: Any, batch: Batch, keys: Tensor) -> LossTerms: ...
 
 
 def weights_at(config: TrainConfig, epoch: float) -> dict[str, float]:
-    """What each part counts after `epoch` epochs, by name."""
+    """What each term counts after `epoch` epochs, by name."""
     context, objects = kl_weight(config.kl_context, epoch), kl_weight(config.kl_object, epoch)
     alpha = pseudo_weight(config.pseudo, epoch)
     paired = {"reconstruction": 1.0, "kl_context": context, "kl_object": objects, "extra": 1.0}
@@ -70,9 +70,9 @@ class Objective(nn.Module):
 
         keys: (B,) int64, what the noise of each caption follows from.
         """
-        parts: Parts = self.model.loss(batch, keys=keys)  # type: ignore[operator]
-        total, sums = weighed(parts, weights)
-        sums |= dimension_sums(parts)
+        terms: LossTerms = self.model.loss(batch, keys=keys)  # type: ignore[operator]
+        total, sums = weighed(terms, weights)
+        sums |= dimension_sums(terms)
         if self.second is not None and weights.get(PSEUDO + "reconstruction", 0.0) > 0:
             others = mix(~keys)  # noise of its own
             more, pseudo = weighed(self.second(self.model, batch, others), weights, PSEUDO)
@@ -80,21 +80,23 @@ class Objective(nn.Module):
         return total, {"loss": total.detach()} | sums
 
 
-def weighed(parts: Parts, weights: Mapping[str, float], prefix: str = "") -> tuple[Tensor, dict[str, Tensor]]:
-    """The weighted sum of the parts, with gradient, and the sum of each without."""
+def weighed(
+    terms: LossTerms, weights: Mapping[str, float], prefix: str = ""
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The weighted sum of the terms, with gradient, and the sum of each without."""
     counted = [
-        weights[prefix + name] * getattr(parts, field).float().sum() for name, field in COUNTED.items()
+        weights[prefix + name] * getattr(terms, field).float().sum() for name, field in COUNTED.items()
     ]
-    sums = {prefix + name: getattr(parts, name).detach().float().sum() for name in COUNTED}
+    sums = {prefix + name: getattr(terms, name).detach().float().sum() for name in COUNTED}
     return torch.stack(counted).sum(), sums
 
 
-def dimension_sums(parts: Parts) -> dict[str, Tensor]:
+def dimension_sums(terms: LossTerms) -> dict[str, Tensor]:
     """The KL of each latent dimension, summed over words: (Zm,) and (Zo,)."""
-    words = parts.words.sum()
+    words = terms.words.sum()
     return {
-        "context_dimensions": parts.context_dimensions * words,
-        "object_dimensions": parts.object_dimensions * words,
+        "context_dimensions": terms.context_dimensions * words,
+        "object_dimensions": terms.object_dimensions * words,
         "words": words,
     }
 

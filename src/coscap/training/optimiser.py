@@ -1,7 +1,8 @@
-"""The optimiser, its state as named tensors (never a pickle), clipping, and the average of the weights."""
+"""The optimiser, its state as named tensors (never a pickle), clipping, and the moving average of the weights."""
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from coscap.training.config import Clip, Optimiser
 
@@ -11,7 +12,7 @@ def build_optimiser(config: Optimiser, model: nn.Module) -> torch.optim.Optimize
     if config.name == "sgd":
         return torch.optim.SGD(
             model.parameters(),
-            lr=config.rate,
+            lr=config.lr,
             momentum=config.momentum,
             weight_decay=config.weight_decay,
             fused=True,
@@ -20,16 +21,16 @@ def build_optimiser(config: Optimiser, model: nn.Module) -> torch.optim.Optimize
         {"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=config.rate, betas=config.betas, fused=True)
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
 
 
-def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+def set_lr(optimiser: torch.optim.Optimizer, lr: float) -> None:
     for group in optimiser.param_groups:
-        group["lr"] = rate
+        group["lr"] = lr
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """The optimiser's memory as `parameter:item` tensors, for instance `decoder.out.weight:exp_avg`."""
+    """The optimiser's state as `parameter:item` tensors, for instance `decoder.out.weight:exp_avg`."""
     tensors = {}
     for name, parameter in model.named_parameters():
         for item, value in optimiser.state.get(parameter, {}).items():
@@ -75,24 +76,15 @@ def _clip_groups(clip: Clip | None, model: nn.Module) -> list[list[nn.Parameter]
     return [group for group in [own, *groups] if group]
 
 
-class Average:
-    """A running average of the weights (Polyak): after step n it is d * average + (1 - d) * weights, with
-    d = min(decay, (1 + n) / (10 + n)), so that the first steps do not weigh for ever."""
-
-    def __init__(self, decay: float, model: nn.Module):
-        self.decay = decay
-        self.tensors = {name: p.detach().clone() for name, p in model.named_parameters()}
+def moving_average(model: nn.Module, decay: float, step: int = 0) -> AveragedModel:
+    """An exponential moving average of the weights that has seen `step` updates. Update n makes it
+    d * average + (1 - d) * weights with d = min(decay, (1 + n) / (10 + n)), so that the first steps are forgotten."""
 
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
-        decay = min(self.decay, (1 + step) / (10 + step))
-        for name, parameter in model.named_parameters():
-            self.tensors[name].lerp_(parameter.detach(), 1 - decay)
+    def update(averages: list[Tensor], weights: list[Tensor], count: Tensor | int) -> None:
+        n = int(count)
+        torch._foreach_lerp_(averages, weights, 1 - min(decay, (1 + n) / (10 + n)))
 
-    @torch.no_grad()
-    def exchange(self, model: nn.Module) -> None:
-        """Swap the averages with the model's weights; a second call swaps back."""
-        for name, parameter in model.named_parameters():
-            held = parameter.detach().clone()
-            parameter.copy_(self.tensors[name])
-            self.tensors[name].copy_(held)
+    averaged = AveragedModel(model, multi_avg_fn=update)  # type: ignore[arg-type]
+    averaged.n_averaged.fill_(step + 1)  # the weights that it begins with count as averaged
+    return averaged

@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,14 @@ from coscap.data import Prepared, open_prepared
 from coscap.data.loader import Loader
 from coscap.errors import UserError
 from coscap.files import read_json, write_json
-from coscap.models import CaptionModel, ModelConfig, build_model, keep_freed_memory, preset
+from coscap.models import KINDS, CaptionModel, ModelConfig, build_model, keep_freed_memory, preset
 from coscap.training.checkpoint import checkpoints, sweep
 from coscap.training.config import TrainConfig, differences, read_config, write_config
 from coscap.training.distributed import Ranks, join
-from coscap.training.interrupt import Wish, stop_wish
+from coscap.training.interrupt import StopRequest, stop_on_signals
+from coscap.training.lock import run_lock
 from coscap.training.log import Log, board_class, cut_log
-from coscap.training.loop import Export, Outcome, Trainer
+from coscap.training.loop import Export, RunOutcome, Trainer
 from coscap.training.objective import Term
 from coscap.training.pieces import seed_all
 from coscap.training.start import weights_to_begin_with
@@ -41,16 +43,16 @@ from coscap.vision.published import Store, open_regions
 FROM_DATA = ("vocabulary", "region_width", "classes")  # fields of a model that follow from the data
 
 
-def train_run(config: TrainConfig, out: Path, *, resume: bool = False, device: str = "auto") -> Outcome:
+def train_run(config: TrainConfig, out: Path, *, resume: bool = False, device: str = "auto") -> RunOutcome:
     """Train as `config` says, into the folder `out`; also one of several processes under torchrun."""
     keep_freed_memory()
-    with join(device) as ranks, stop_wish() as wish:
+    with join(device) as ranks, stop_on_signals() as stop, ExitStack() as held:
         if config.precision == "float16" and ranks.device.type != "cuda":
             raise UserError("precision: float16 needs a GPU; use bfloat16 or float32 here.")
         if config.tensorboard:
             board_class()
         _check_folder(config, out, resume)
-        trainer, steps = _assemble(config, out, ranks, wish)
+        trainer, steps = _assemble(config, out, ranks, stop, held)
         with Log(out, steps, config.tensorboard, quiet=not ranks.first) as log:
             outcome = trainer.fit(steps, log)
             log.say(_closing(outcome, trainer, out))
@@ -101,24 +103,40 @@ def _check_folder(config: TrainConfig, out: Path, resume: bool) -> None:
         raise UserError(f"{out} is not empty and holds no run; choose another --out folder.")
 
 
-def _claim(config: TrainConfig, out: Path, ranks: Ranks) -> None:
-    """Make the run folder. Only when all that the run needs was found, so that a mistake does not take its place."""
+def _claim(config: TrainConfig, out: Path, ranks: Ranks, held: ExitStack) -> None:
+    """Make the run folder and lock it until `held` is closed. Only when all that the run needs was found, so that a
+    mistake does not take its place."""
     ranks.any(False)  # all have looked before the first one writes or drops anything
     if ranks.first:
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"{out} cannot be made as a folder ({error.strerror}).") from None
+        held.enter_context(run_lock(out))
         sweep(out)
         write_config(out / "config.yaml", config)
         _note_environment(out / "environment.json", ranks)
 
 
-def _assemble(config: TrainConfig, out: Path, ranks: Ranks, wish: Wish) -> tuple[Trainer, int]:
+def _check_kind(config: TrainConfig, model: ModelConfig) -> None:
+    """Refuse what this kind of model cannot learn from."""
+    if config.pseudo is not None and not KINDS[model.kind].learns_from_pseudo:
+        able = [name for name, kind in KINDS.items() if kind.learns_from_pseudo]
+        raise UserError(
+            f"field pseudo: a {model.kind} cannot learn from pseudo captions, only a {' or '.join(able)} can; "
+            "leave out `pseudo`, or change model.kind."
+        )
+
+
+def _assemble(
+    config: TrainConfig, out: Path, ranks: Ranks, stop: StopRequest, held: ExitStack
+) -> tuple[Trainer, int]:
     """Everything that a run needs, set back to its last checkpoint where there is one."""
     prepared, store = open_prepared(config.data), open_regions(config.regions)
+    settings = model_config(config.model, prepared, store)
+    _check_kind(config, settings)
     seed_all(config.seed, -1, 0)
-    model = build_model(model_config(config.model, prepared, store))
+    model = build_model(settings)
     batches = _batches(config, prepared, store, ranks, model.config)
     trainer = Trainer(
         config,
@@ -130,14 +148,15 @@ def _assemble(config: TrainConfig, out: Path, ranks: Ranks, wish: Wish) -> tuple
         second=_second_term(config, prepared, store),
         validate=build_validator(config, prepared, store, ranks.device) if ranks.first else None,
         export=_exporter(prepared, store),
-        wish=wish,
+        stop=stop,
     )
-    done = checkpoints(out)
-    if config.start is not None and not done:
+    if config.start is not None and not checkpoints(out):
         trainer.begin_with(
             weights_to_begin_with(config.start, model.config, model.state_dict(), prepared, store)
         )
-    _claim(config, out, ranks)
+    _claim(config, out, ranks, held)
+    ranks.any(False)  # the first has removed what a killed process left
+    done = checkpoints(out)
     steps = trainer.restore(done[-1]) if done else _length(config, out, trainer)
     if ranks.first:
         cut_log(out, trainer.progress.step)
@@ -172,15 +191,15 @@ def _second_term(config: TrainConfig, prepared: Prepared, store: Store) -> Term 
     if config.pseudo is None:
         return None
     from coscap.contexts.folder import open_neighbours
-    from coscap.contexts.pseudo import BothTerms, NovelTerm, PseudoTerm, fill_table
+    from coscap.contexts.pseudo import BothTerms, NovelTerm, PseudoTerm, slot_tokens
 
     pseudo = config.pseudo
     neighbours = open_neighbours(pseudo.contexts, prepared)
-    fill = fill_table(store.recipe, prepared.classes, prepared.vocabulary)
-    paired = PseudoTerm(prepared, neighbours, fill, pseudo.feed, pseudo.share)
+    names = slot_tokens(store.recipe, prepared.classes, prepared.vocabulary)
+    paired = PseudoTerm(prepared, neighbours, names, pseudo.feed, pseudo.share)
     if not pseudo.unpaired:
         return paired
-    return BothTerms(paired, NovelTerm(prepared, store, neighbours, fill, pseudo.feed, pseudo.top))
+    return BothTerms(paired, NovelTerm(prepared, store, neighbours, names, pseudo.feed, pseudo.top))
 
 
 def _length(config: TrainConfig, out: Path, trainer: Trainer) -> int:
@@ -216,7 +235,7 @@ def _exporter(prepared: Prepared, store: Store) -> Export:
     return export
 
 
-def _closing(outcome: Outcome, trainer: Trainer, out: Path) -> str:
+def _closing(outcome: RunOutcome, trainer: Trainer, out: Path) -> str:
     progress = trainer.progress
     best = (
         "" if progress.best is None else f", that of step {progress.best_step:,}, the best, in {out / 'best'}"

@@ -7,7 +7,7 @@ from coscap.training.config import KlWeight, Pseudo, Schedule
 START_OF_WARMUP = 1 / 25
 
 
-def rate_factor(schedule: Schedule, step: int, steps: int) -> float:
+def lr_factor(schedule: Schedule, step: int, steps: int) -> float:
     """What the learning rate is multiplied with at `step` (0-based) of `steps`; never below 0."""
     warmup = round(schedule.warmup * steps)
     if step < warmup:

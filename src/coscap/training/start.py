@@ -1,4 +1,4 @@
-"""Training that begins with another model: the same one, or an up-down decoder that is given latents."""
+"""Training that begins with another model: the same one, or one without latents that is given some."""
 
 from collections.abc import Mapping
 
@@ -7,8 +7,8 @@ from torch import Tensor
 
 from coscap.data import Prepared
 from coscap.errors import UserError
-from coscap.models import ModelConfig
-from coscap.models.pretrained import load_pretrained
+from coscap.models import KINDS, ModelConfig
+from coscap.models.hub import load_pretrained
 from coscap.vision.published import Store
 
 
@@ -17,14 +17,14 @@ def weights_to_begin_with(
 ) -> dict[str, Tensor]:
     """The weights in `name` for a model of this configuration; `own` are those that were drawn for it.
 
-    An up-down captioner can begin any other model: what is made of latents stays as it was drawn. Inputs
-    that latents join have them last, so the columns of the words and regions come first.
+    A model without latents can begin any other with the same decoder: what is made of latents stays as it was drawn.
+    Inputs that latents join have them last, so the columns of the words and regions come first.
     """
     loaded = load_pretrained(name)
     loaded.check_vocabulary(prepared.vocabulary)
     loaded.check_recipe(store.recipe)
     given = loaded.model.state_dict()
-    latents = loaded.model.config.kind == "updown" and config.kind != "updown"
+    latents = KINDS[config.kind].draws and not loaded.model.draws
     begun = {key: _joined(given.get(key), mine, latents) for key, mine in own.items()}
     other = [key for key, weight in begun.items() if weight is None] + [
         key for key in given if key not in own

@@ -24,7 +24,7 @@ from coscap.models import CaptionModel
 from coscap.search import Caption, SearchSettings, search
 from coscap.text.vocabulary import Vocabulary
 from coscap.training.config import TrainConfig, Validation
-from coscap.training.interrupt import Wish
+from coscap.training.interrupt import StopRequest
 from coscap.training.objective import Objective, figures
 from coscap.training.pieces import caption_keys
 from coscap.vision.published import Store
@@ -50,25 +50,25 @@ class Validator:
     device: torch.device
     seed: int
 
-    def __call__(self, model: nn.Module, wish: Wish) -> dict[str, float] | None:
-        """Figures by name, or None if the wish for an end came in between."""
+    def __call__(self, model: nn.Module, stop: StopRequest) -> dict[str, float] | None:
+        """Figures by name, or None if an end was requested in between."""
         model.eval()
         try:
-            found = self._loss(model, wish) if self.config.captions else {}
-            if self.pictures is not None and not wish():
+            found = self._loss(model, stop) if self.config.captions else {}
+            if self.pictures is not None and not stop():
                 assert isinstance(model, CaptionModel)
-                found |= self._captions(model, self.pictures, wish)
+                found |= self._captions(model, self.pictures, stop)
         finally:
             model.train()
-        return None if wish() else found
+        return None if stop() else found
 
     @torch.no_grad()
-    def _loss(self, model: nn.Module, wish: Wish) -> dict[str, float]:
+    def _loss(self, model: nn.Module, stop: StopRequest) -> dict[str, float]:
         objective = Objective(model)
         sums: dict[str, torch.Tensor] = {}
         captions = 0
         for batch in _first(self.batches(), self.config.captions):
-            if wish():
+            if stop():
                 return {}
             keys = caption_keys(batch, self.seed, 0).to(self.device)
             _, more = objective(batch.to(self.device), keys, BOUND)
@@ -76,7 +76,7 @@ class Validator:
             captions += len(batch.rows)
         return figures({name: value.double().cpu() for name, value in sums.items()}, captions)
 
-    def _captions(self, model: CaptionModel, pictures: Pictures, wish: Wish) -> dict[str, float]:
+    def _captions(self, model: CaptionModel, pictures: Pictures, stop: StopRequest) -> dict[str, float]:
         from coscap.metrics.oracle import curves
         from coscap.metrics.overlap import overlap
 
@@ -85,7 +85,7 @@ class Validator:
         likeliest = SearchSettings(temperature=0.0)
         sampled = SearchSettings(seed=self.seed)
         for regions in pictures.batches:
-            if wish():
+            if stop():
                 return {}
             here = regions.to(self.device)
             greedy += _texts(search(model, here, self.vocabulary, 1, likeliest))

@@ -1,6 +1,6 @@
 """Captions of different lengths without padding.
 
-Captions are sorted by falling length and laid out word by word: all first words, all second words, ...
+Captions are sorted by falling length and stored word by word: all first words, all second words, ...
 Word t then belongs to a prefix of the sorted captions, so a recurrence works on prefixes, and everything
 else is one multiplication over the N words that exist.
 
@@ -22,8 +22,8 @@ class Packing:
     order: Tensor  # (B,) the caption in each sorted place
     captions: Tensor  # (N,) the caption of each packed word
     positions: Tensor  # (N,) its t
-    previous: Tensor  # (N - B,) for words after the first: where the word before it lies
-    reverse: Tensor  # (N,) where the word lies that is as far from the other end; its own inverse
+    previous: Tensor  # (N - B,) for words after the first: the place of the word before it
+    reverse: Tensor  # (N,) the place of the word as far from the other end; its own inverse
 
     @classmethod
     def of(cls, lengths: Tensor, steps: int) -> "Packing":
@@ -55,7 +55,7 @@ class Packing:
 
     @cached_property
     def cells(self) -> Tensor:
-        """(N,) where each word lies in the flattened (B, T)."""
+        """(N,) the place of each word in the flattened (B, T)."""
         return self.captions * self.steps + self.positions
 
     @property

@@ -1,4 +1,7 @@
-"""From a configuration to a model."""
+"""The kinds of models and of decoders, one entry each, and how a configuration becomes a model.
+
+A new kind is a file with a subclass of `CaptionModel` and an entry in `KINDS`; every command then knows it.
+"""
 
 from importlib.resources import files
 from typing import Any
@@ -6,12 +9,21 @@ from typing import Any
 import yaml
 
 from coscap.errors import UserError
+from coscap.models.base import CaptionModel
 from coscap.models.config import ModelConfig, read_config
 from coscap.models.cos_cvae import CosCvae
+from coscap.models.decoder import UpDownDecoder
 from coscap.models.seq_cvae import SeqCvae
 from coscap.models.updown import UpDown
 
+KINDS: dict[str, type[CaptionModel]] = {"cos_cvae": CosCvae, "seq_cvae": SeqCvae, "updown": UpDown}
+DECODERS: dict[str, type[UpDownDecoder]] = {"updown": UpDownDecoder}
 PRESETS = ("paper", "released", "small")
+
+
+def build_model(config: ModelConfig) -> CaptionModel:
+    """A new model with random weights (from torch's random state)."""
+    return KINDS[config.kind](config, DECODERS[config.decoder])
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:
@@ -20,12 +32,3 @@ def preset(name: str, **changes: Any) -> ModelConfig:
         raise UserError(f"there is no model preset {name!r}; choose one of {', '.join(PRESETS)}.")
     text = files("coscap.models").joinpath(f"presets/{name}.yaml").read_text(encoding="utf-8")
     return read_config({**yaml.safe_load(text), **changes}, f"preset {name}")
-
-
-Model = CosCvae | SeqCvae | UpDown
-
-
-def build_model(config: ModelConfig) -> Model:
-    """A new model with random weights (from torch's random state)."""
-    kinds: dict[str, type[Model]] = {"cos_cvae": CosCvae, "seq_cvae": SeqCvae, "updown": UpDown}
-    return kinds[config.kind](config)

@@ -1,8 +1,8 @@
-"""LSTM, GRU and the latents' chain over packed captions. Input projections come ready; only the recurrence is here.
+"""LSTM, GRU and the latents' recurrence over packed captions; input projections are computed outside.
 
 Autograd would write the whole gradient of the recurrent weights at every word. The functions below keep
 the gradients of the gates instead and make the weights' gradient of them at the end, as one
-multiplication over all words. Gates lie as i, f, o, g, so that the three sigmoids are one block.
+multiplication over all words. Gates are stored as i, f, o, g, so that the three sigmoids are one block.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from coscap.models.packing import Packing
+from coscap.models.kernels.packing import Packing
 
 aten = torch.ops.aten
 
@@ -25,33 +25,39 @@ def lstm_cell(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     return o * torch.tanh(c), c
 
 
-def cell_forward(gates: Tensor, before: Tensor | None, c: Tensor, bent: Tensor, h: Tensor) -> None:
-    """One LSTM step in place: gates (n, 4 H) become their activations; c, bent = tanh(c) and h are written.
+Buffers = tuple[Tensor | None, Tensor | None, Tensor | None]
+
+
+def lstm_cell_(
+    gates: Tensor, before: Tensor | None, out: Buffers = (None, None, None)
+) -> tuple[Tensor, Tensor]:
+    """`lstm_cell` in place: gates (n, 4 H) become their activations; h and c are written into `out` (c, tanh(c), h).
     before: (n, H) the cell state of the word before, None at the first."""
-    size = c.shape[1]
+    size = gates.shape[1] // 4
     gates[:, : 3 * size].sigmoid_()
     gates[:, 3 * size :].tanh_()
-    torch.mul(gates[:, :size], gates[:, 3 * size :], out=c)
+    c: Tensor = torch.mul(gates[:, :size], gates[:, 3 * size :], out=out[0])
     if before is not None:
         c.addcmul_(gates[:, size : 2 * size], before)
-    torch.tanh(c, out=bent)
-    torch.mul(gates[:, 2 * size : 3 * size], bent, out=h)
+    tanh_c = torch.tanh(c, out=out[1])
+    h: Tensor = torch.mul(gates[:, 2 * size : 3 * size], tanh_c, out=out[2])
+    return h, c
 
 
-def cell_backward(
-    dh: Tensor, dc: Tensor, gates: Tensor, before: Tensor | None, bent: Tensor, dgates: Tensor
+def lstm_cell_backward(
+    dh: Tensor, dc: Tensor, gates: Tensor, before: Tensor | None, tanh_c: Tensor, dgates: Tensor
 ) -> None:
     """The gradient of one LSTM step. dh: (n, H) of its h; dc: (n, H) of its c, changed into that of the
     word before; gates: (n, 4 H) activations; dgates: (n, 4 H) is written."""
     size = dh.shape[1]
     i, f, o, g = gates.split(size, dim=1)
-    dc += aten.tanh_backward(dh * o, bent)
+    dc += aten.tanh_backward(dh * o, tanh_c)
     torch.mul(dc, g, out=dgates[:, :size])
     if before is None:
         dgates[:, size : 2 * size].zero_()
     else:
         torch.mul(dc, before, out=dgates[:, size : 2 * size])
-    torch.mul(dh, bent, out=dgates[:, 2 * size : 3 * size])
+    torch.mul(dh, tanh_c, out=dgates[:, 2 * size : 3 * size])
     sigmoids = dgates[:, : 3 * size]
     aten.sigmoid_backward.grad_input(sigmoids, gates[:, : 3 * size], grad_input=sigmoids)
     aten.tanh_backward.grad_input(dc * i, g, grad_input=dgates[:, 3 * size :])
@@ -63,27 +69,26 @@ class _Lstm(Function):
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, packing: Packing) -> Tensor:
         size = weight.shape[1]
         gates = torch.empty_like(inputs)  # (N, 4 H)
-        c, bent, h = (inputs.new_empty(len(inputs), size) for _ in range(3))  # (N, H)
-        turned = weight.t().contiguous()
+        c, tanh_c, h = (inputs.new_empty(len(inputs), size) for _ in range(3))  # (N, H)
+        transposed = weight.t().contiguous()
         last = 0
         for start, end in packing.blocks:
             before = slice(last, last + end - start)
             if start:
-                torch.addmm(inputs[start:end], h[before], turned, out=gates[start:end])
+                torch.addmm(inputs[start:end], h[before], transposed, out=gates[start:end])
             else:
                 gates[start:end] = inputs[start:end]
-            cell_forward(
-                gates[start:end], c[before] if start else None, c[start:end], bent[start:end], h[start:end]
-            )
+            out = c[start:end], tanh_c[start:end], h[start:end]
+            lstm_cell_(gates[start:end], c[before] if start else None, out)
             last = start
-        ctx.save_for_backward(weight, gates, c, bent, h)
+        ctx.save_for_backward(weight, gates, c, tanh_c, h)
         ctx.packing = packing
         return h
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        weight, gates, c, bent, h = ctx.saved_tensors
+        weight, gates, c, tanh_c, h = ctx.saved_tensors
         packing: Packing = ctx.packing
         blocks = packing.blocks
         dgates = torch.empty_like(gates)
@@ -96,12 +101,12 @@ class _Lstm(Function):
                 later = slice(*blocks[t + 1])
                 dh[: packing.sizes[t + 1]].addmm_(dgates[later], weight)
             last = blocks[t - 1][0]
-            cell_backward(
+            lstm_cell_backward(
                 dh,
                 dc[:n],
                 gates[start:end],
                 c[last : last + n] if t else None,
-                bent[start:end],
+                tanh_c[start:end],
                 dgates[start:end],
             )
         dweight = None
@@ -133,53 +138,53 @@ def gru(inputs: Tensor, weight: Tensor, bias: Tensor, packing: Packing) -> Tenso
     return torch.cat(hidden)
 
 
-class _Chain(Function):
+class _LatentRecurrence(Function):
     @staticmethod
     def forward(
         ctx: Any, base: Tensor, weight: Tensor, noise: Tensor, packing: Packing
     ) -> tuple[Tensor, Tensor]:
         size = weight.shape[1]
         parameters, z = base.clone(), torch.empty_like(noise)
-        drift = torch.empty_like(noise)  # dz / d log variance = half the deviation times the noise
+        spread = torch.empty_like(noise)  # deviation times noise; half of it is dz / d log variance
         last = 0
         for start, end in packing.blocks:
-            both = parameters[start:end]
+            gaussian = parameters[start:end]
             if start:
-                both.addmm_(z[last : last + end - start], weight.t())
-            torch.exp(both[:, size:] * 0.5, out=drift[start:end]).mul_(noise[start:end])
-            torch.add(both[:, :size], drift[start:end], out=z[start:end])
+                gaussian.addmm_(z[last : last + end - start], weight.t())
+            torch.exp(gaussian[:, size:] * 0.5, out=spread[start:end]).mul_(noise[start:end])
+            torch.add(gaussian[:, :size], spread[start:end], out=z[start:end])
             last = start
-        drift *= 0.5
-        ctx.save_for_backward(weight, z, drift)
+        spread *= 0.5
+        ctx.save_for_backward(weight, z, spread)
         ctx.packing = packing
         return z, parameters
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dz: Tensor, dparameters: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        weight, z, drift = ctx.saved_tensors
+        weight, z, spread = ctx.saved_tensors
         packing: Packing = ctx.packing
         blocks, size = packing.blocks, weight.shape[1]
         total = dparameters.clone()  # (N, 2 Z) becomes the gradient of base
         for t in reversed(range(len(blocks))):
             here = slice(*blocks[t])
-            through = dz[here].clone()
+            dz_t = dz[here].clone()
             if t + 1 < len(blocks):
-                through[: packing.sizes[t + 1]].addmm_(total[slice(*blocks[t + 1])], weight)
-            total[here, :size] += through
-            total[here, size:].addcmul_(through, drift[here])
+                dz_t[: packing.sizes[t + 1]].addmm_(total[slice(*blocks[t + 1])], weight)
+            total[here, :size] += dz_t
+            total[here, size:].addcmul_(dz_t, spread[here])
         dweight = total[packing.sizes[0] :].t() @ z[packing.previous]
         return total, dweight, None, None
 
 
-def chain(base: Tensor, weight: Tensor, noise: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
+def latent_recurrence(base: Tensor, weight: Tensor, noise: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
     """The posterior's recurrence: [mean_t, log variance_t] = base_t + W z_{t-1}, z_t drawn with the noise.
 
     base: (N, 2 Z), weight: (2 Z, Z), noise: (N, Z) -> z (N, Z), parameters (N, 2 Z).
     """
     with full_precision(base):
         base, weight = full(base, weight)
-        z, parameters = _Chain.apply(base, weight, noise.to(base.dtype), packing)
+        z, parameters = _LatentRecurrence.apply(base, weight, noise.to(base.dtype), packing)
     return z, parameters
 
 

@@ -1,0 +1,208 @@
+"""Models as folders: weights (safetensors), configuration and vocabulary (JSON), with digests of both.
+
+config.json          format, model, recipe of the regions, digests, notes
+model.safetensors    weights, float32 or float16
+vocabulary.json      tokens by number
+classes.json         the object classes that captions were split with (if the model has them)
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from coscap.errors import UserError
+from coscap.files import read_json, whole_folder, write_json
+from coscap.models.base import CaptionModel
+from coscap.models.config import read_config
+from coscap.models.registry import build_model
+from coscap.text.objects import ObjectClasses, load_classes
+from coscap.text.vocabulary import Vocabulary
+from coscap.vision.regions import Recipe
+
+FORMAT = "coscap model 1"
+CONFIG, WEIGHTS, VOCABULARY, CLASSES = "config.json", "model.safetensors", "vocabulary.json", "classes.json"
+WITHOUT_EFFECT = ("predict_unknown",)  # settings of earlier versions that changed nothing
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model with all that it must be used with."""
+
+    source: str
+    model: CaptionModel
+    vocabulary: Vocabulary
+    recipe: Recipe | None  # None: the model does not say which regions it was trained on
+    classes: ObjectClasses | None
+    notes: Mapping[str, Any]  # run, scores, licence: whatever was saved with it
+
+    def check_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Refuse a vocabulary in which numbers mean other words."""
+        if vocabulary.digest != self.vocabulary.digest:
+            raise UserError(
+                f"{self.source} was trained with another vocabulary ({len(self.vocabulary)} tokens, "
+                f"{self.vocabulary.digest[:12]}) than the one given ({len(vocabulary)} tokens, "
+                f"{vocabulary.digest[:12]}); use the vocabulary.json beside the model."
+            )
+
+    def check_recipe(self, recipe: Recipe) -> None:
+        """Refuse regions that were made in another way."""
+        ours = self.recipe
+        if ours is None or recipe == ours:
+            return
+        for field in ("name", "width", "classes", "detections", "grid", "words", "most_words"):
+            mine, other = getattr(ours, field), getattr(recipe, field)
+            if mine != other:
+                break
+        if field in ("classes", "words"):
+            mine, other = f"{len(mine)} {field}", f"{len(other)} {field} or another order"
+        raise UserError(
+            f"{self.source} was trained on regions of the recipe {ours.name} ({field} {mine}), and these are of "
+            f"{recipe.name} ({field} {other}); extract the regions with the model's recipe."
+        )
+
+
+def save_pretrained(
+    model: CaptionModel,
+    folder: str | Path,
+    *,
+    vocabulary: Vocabulary,
+    recipe: Recipe | None = None,
+    classes: ObjectClasses | None = None,
+    notes: Mapping[str, Any] | None = None,
+    dtype: Literal["float32", "float16"] = "float32",
+) -> None:
+    """Write a folder that `load_pretrained` reads; a model that is there already is replaced as a whole."""
+    folder = Path(folder)
+    if len(vocabulary) != model.config.vocabulary:
+        raise UserError(
+            f"the vocabulary has {len(vocabulary)} tokens and the model {model.config.vocabulary}; "
+            "save the model with the vocabulary it was trained with."
+        )
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / CONFIG).is_file():
+        raise UserError(f"{folder} holds other files than a model; choose a new folder for the model.")
+    weights = save_tensors(_tensors(model, getattr(torch, dtype)), metadata={"format": "pt"})
+    description = {
+        "format": FORMAT,
+        "model": model.config.model_dump(mode="json"),
+        "recipe": None if recipe is None else recipe.fields(),
+        "vocabulary": vocabulary.digest,
+        "weights": hashlib.sha256(weights).hexdigest(),
+        "notes": dict(notes or {}),
+    }
+    with whole_folder(folder) as partial:
+        (partial / WEIGHTS).write_bytes(weights)
+        vocabulary.save(partial / VOCABULARY)
+        if classes is not None:
+            classes.save(partial / CLASSES)
+        write_json(partial / CONFIG, description, indent=1)
+
+
+def load_pretrained(name: str | Path) -> Pretrained:
+    """The model in a folder, or, if there is no such folder, the one of that name on the Hugging Face hub."""
+    folder = Path(name) if Path(name).is_dir() else _from_hub(str(name))
+    content = _read_description(folder)
+    settings = {name: value for name, value in content["model"].items() if name not in WITHOUT_EFFECT}
+    config = read_config(settings, f"{folder / CONFIG}")
+    vocabulary = Vocabulary.load(_there(folder, VOCABULARY))
+    if vocabulary.digest != content.get("vocabulary") or len(vocabulary) != config.vocabulary:
+        raise UserError(
+            f"{folder / VOCABULARY} is not the vocabulary that this model was trained with "
+            f"({len(vocabulary)} tokens, {config.vocabulary} expected); take the one that was saved with it."
+        )
+    model = build_model(config)
+    _fill(model, _read_weights(_there(folder, WEIGHTS), content.get("weights")), folder / WEIGHTS)
+    return Pretrained(
+        source=str(name),
+        model=model.eval(),
+        vocabulary=vocabulary,
+        recipe=_read_recipe(content.get("recipe"), folder / CONFIG),
+        classes=load_classes(folder / CLASSES) if (folder / CLASSES).is_file() else None,
+        notes=content.get("notes") or {},
+    )
+
+
+def _tensors(model: CaptionModel, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The weights by name, each once: a tied vocabulary layer is the word embedding."""
+    tied = {"output.weight"} if model.config.tie_words else set()
+    tensors = {name: value for name, value in model.state_dict().items() if name not in tied}
+    return {name: value.detach().to("cpu", dtype).contiguous() for name, value in tensors.items()}
+
+
+def _fill(model: CaptionModel, tensors: dict[str, Tensor], path: Path) -> None:
+    wanted = {name: value.shape for name, value in _tensors(model, torch.float32).items()}
+    found = {name: value.shape for name, value in tensors.items()}
+    if wanted != found:
+        wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+        raise UserError(
+            f"{path} holds other weights than {CONFIG} describes (first difference: {wrong[0]}); "
+            "the two files must be of the same model."
+        )
+    model.load_state_dict({name: value.float() for name, value in tensors.items()}, strict=False)
+
+
+def _read_description(folder: Path) -> dict[str, Any]:
+    path = _there(folder, CONFIG)
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise UserError(
+            f"{path} does not describe a model of coscap (its format should be {FORMAT!r}); check the folder."
+        )
+    if not isinstance(content.get("model"), dict):
+        raise UserError(f"{path} has no settings under `model`; take the file that was saved with the model.")
+    return content
+
+
+def _read_weights(path: Path, digest: str | None) -> dict[str, Tensor]:
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise UserError(
+            f"{path} is damaged or of another model: its checksum is not the one in {CONFIG}; copy it again."
+        )
+    try:
+        return load_tensors(data)
+    except SafetensorError as error:
+        raise UserError(f"{path} is not a safetensors file ({error}); copy it again.") from None
+
+
+def _read_recipe(content: Any, path: Path) -> Recipe | None:
+    if content is None:
+        return None
+    try:
+        return Recipe.of(content)
+    except (TypeError, KeyError):
+        raise UserError(
+            f"{path} describes no recipe of regions that this version knows; update coscap."
+        ) from None
+
+
+def _there(folder: Path, name: str) -> Path:
+    if not (folder / name).is_file():
+        raise UserError(f"{folder} holds no {name}, so it is not a saved model; check the path.")
+    return folder / name
+
+
+def _from_hub(name: str) -> Path:
+    """Downloads, or finds in the hub's cache, the model `owner/name`."""
+    import huggingface_hub
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise UserError(f"{name} is no folder with a model, and no name of one on the hub (owner/name).")
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(name, allow_patterns=[CONFIG, WEIGHTS, VOCABULARY, CLASSES])
+        )
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(
+            f"{name} is no folder with a model and could not be fetched from the hub ({reason}); "
+            "check the name and the connection."
+        ) from None

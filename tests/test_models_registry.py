@@ -1,0 +1,92 @@
+"""A kind of model and a decoder are one entry each, and imports point one way."""
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch
+
+import coscap
+from coscap.errors import UserError
+from coscap.export.graphs import graphs_of
+from coscap.models import DECODERS, KINDS, ModelConfig, UpDown, build_model, load_pretrained, read_config
+from coscap.models.decoder import UpDownDecoder
+from coscap.models.registry import PRESETS, preset
+from models_batch import make_batch
+from test_models_files import VOCABULARY
+from test_models_reference import SIZES
+
+
+class Toy(UpDown):
+    title = "toy"
+
+
+class HalvedDecoder(UpDownDecoder):
+    """Reads words at half their size."""
+
+    def forward(self, words, *rest):
+        return super().forward(words / 2, *rest)
+
+
+def test_a_new_kind_and_a_new_decoder_are_one_entry_each(tmp_path, monkeypatch):
+    monkeypatch.setitem(KINDS, "toy", Toy)
+    monkeypatch.setitem(DECODERS, "halved", HalvedDecoder)
+    batch, keys = make_batch(), torch.arange(4)
+    losses = []
+    for decoder in ("updown", "halved"):
+        torch.manual_seed(0)
+        model = build_model(ModelConfig(**SIZES, kind="toy", decoder=decoder))
+        assert type(model) is Toy and type(model.decoder) is DECODERS[decoder]
+        losses.append(model.loss(batch, keys=keys).reconstruction)
+    assert not torch.allclose(*losses)
+    model.save_pretrained(tmp_path / "toy", vocabulary=VOCABULARY)
+    again = load_pretrained(tmp_path / "toy").model
+    assert type(again) is Toy and torch.equal(again.loss(batch, keys=keys).reconstruction, losses[1])
+
+
+def test_what_is_not_registered_is_refused_by_name():
+    with pytest.raises(
+        UserError, match=r"run\.yaml: there is no model of the kind 'vae'; choose one of cos_cvae, "
+    ):
+        read_config({"kind": "vae"}, "run.yaml")
+    with pytest.raises(UserError, match=r"run\.yaml: there is no decoder 'lstm'; choose one of updown\."):
+        read_config({"decoder": "lstm"}, "run.yaml")
+
+
+def test_latents_that_no_graph_draws_are_not_exported(monkeypatch):
+    monkeypatch.setattr(Toy, "draws", True)
+    with pytest.raises(UserError, match="a toy cannot be exported"):
+        graphs_of(Toy(ModelConfig(**SIZES, kind="updown")))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_every_preset_is_one_of_every_kind(name, kind):
+    assert preset(name, kind=kind, classes=80).kind == kind
+
+
+ALLOWED = {
+    "models": {"data", "text", "vision", "files", "errors"},
+    "contexts": {"models", "data", "text", "vision", "files", "errors", "progress", "shipped"},
+    "training": {
+        "contexts", "search", "metrics", "models", "data", "text", "vision", "files", "errors", "__version__",
+    },
+    "export": {"models", "data", "text", "vision", "files", "errors", "__version__"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("room", ALLOWED)
+def test_imports_point_one_way(room):
+    found = set()
+    for path in Path(coscap.__file__).parent.joinpath(room).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                module = node.module or ""
+                names = [f"{module}.{alias.name}" for alias in node.names] if module == "coscap" else [module]
+            else:
+                continue
+            found |= {name.split(".")[1] for name in names if name.startswith("coscap.")}
+    assert found - {room} <= ALLOWED[room]
+    assert found, "nothing was read"
