@@ -49,7 +49,7 @@ def test_captions_are_those_of_the_captioner(client: TestClient, captioner: Capt
     assert [result["photo"] for result in told] == [path.name for path in EXAMPLES[:2]]
     from coscap.search import SearchSettings
 
-    settings = SearchSettings(seed=4, temperature=0.8, max_length=6)
+    settings = SearchSettings(seed=4, latent_temperature=0.8, max_length=6)
     expected = [result.to_json() for result in captioner(EXAMPLES[:2], n=3, variety=0.3, settings=settings)]
     ids = [caption.pop("id") for result in told for caption in result["captions"]]
     assert len(set(ids)) == len(ids)

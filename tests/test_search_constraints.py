@@ -3,72 +3,71 @@
 from collections import Counter
 from itertools import pairwise
 
+import numpy as np
 import pytest
-import torch
 
-from coscap.search import Caption, SearchSettings, search
-from coscap.search.controls import Controls
-from coscap.text.vocabulary import END
+from coscap.search import Caption, SearchSettings, generate
+from coscap.search.constraints import TokenConstraints
 from search_tiny import VOCABULARY, TinyModel, contains, every_caption, pictures, ranked
 from search_tiny import one_thread as one_thread
 
 SEARCHES = [
     {"search": "latent"},
-    {"search": "latent", "choose": "sample"},
-    {"search": "latent", "beam": 2},
+    {"search": "latent", "do_sample": True},
+    {"search": "latent", "num_beams": 2},
     {"search": "beam"},
-    {"search": "diverse", "beam": 2},
-    {"search": "constrained", "must": ("near",), "beam": 2},
+    {"search": "diverse", "num_beams": 2},
+    {"search": "constrained", "must": ("near",), "num_beams": 2},
 ]
 
 
 def captions(number: int, **changes: object) -> list[Caption]:
     settings = SearchSettings(**{"max_length": 7, **SEARCHES[number], **changes})  # type: ignore[arg-type]
-    found = search(TinyModel(seed=31, sharp=0.6), pictures(6), VOCABULARY, 5, settings)
+    found = generate(TinyModel(seed=31, sharp=0.6), pictures(6), VOCABULARY, 5, settings)
     return [caption for row in found for caption in row]
 
 
 @pytest.mark.parametrize("number", range(len(SEARCHES)))
 def test_lengths(number: int) -> None:
-    lengths = {len(caption.units) for caption in captions(number)}
+    lengths = {len(caption.tokens) for caption in captions(number)}
     assert lengths <= set(range(1, 8)) and min(lengths) < 5
-    assert {len(caption.units) for caption in captions(number, min_length=5, max_length=6)} <= {5, 6}
-    assert {len(caption.units) for caption in captions(number, min_length=3, max_length=3)} == {3}
+    assert {len(caption.tokens) for caption in captions(number, min_length=5, max_length=6)} <= {5, 6}
+    assert {len(caption.tokens) for caption in captions(number, min_length=3, max_length=3)} == {3}
 
 
 @pytest.mark.parametrize("number", range(len(SEARCHES)))
 def test_forbidden_words_and_phrases(number: int) -> None:
     before = captions(number)
-    assert any(set(caption.units) & {"zebra", "zebras"} for caption in before)
-    pairs = Counter(pair for caption in before for pair in pairwise(caption.units))
+    assert any(set(caption.tokens) & {"zebra", "zebras"} for caption in before)
+    pairs = Counter(pair for caption in before for pair in pairwise(caption.tokens))
     pair = max((pair for pair in pairs if not {"zebra", "zebras"} & set(pair)), key=lambda pair: pairs[pair])
     after = captions(number, without=("zebra", " ".join(pair)))
-    assert not any(set(caption.units) & {"zebra", "zebras"} for caption in after)
-    assert not any(contains(caption.units, pair) for caption in after)
+    assert not any(set(caption.tokens) & {"zebra", "zebras"} for caption in after)
+    assert not any(contains(caption.tokens, pair) for caption in after)
 
 
 @pytest.mark.parametrize("number", range(len(SEARCHES)))
 @pytest.mark.parametrize("size", [1, 2])
 def test_no_n_gram_twice(number: int, size: int) -> None:
     def repeats(found: list[Caption]) -> int:
-        grams = [[c.units[at : at + size] for at in range(len(c.units) - size + 1)] for c in found]
+        grams = [[c.tokens[at : at + size] for at in range(len(c.tokens) - size + 1)] for c in found]
         return sum(len(each) > len(set(each)) for each in grams)
 
     assert repeats(captions(number, min_length=6)) > 0
-    assert repeats(captions(number, min_length=6, no_repeat=size)) == 0
+    assert repeats(captions(number, min_length=6, no_repeat_ngram_size=size)) == 0
 
 
 @pytest.mark.parametrize("number", range(len(SEARCHES)))
 def test_a_fixed_beginning(number: int) -> None:
     found = captions(number, beginning="A fire hydrant near")
-    assert all(caption.units[:3] == ("a", "fire hydrant", "near") for caption in found)
+    assert all(caption.tokens[:3] == ("a", "fire hydrant", "near") for caption in found)
     assert len({caption.text for caption in found}) > 3
 
 
-def test_controls_take_the_best_of_what_they_leave() -> None:
+def test_constraints_take_the_best_of_what_they_leave() -> None:
     model, batch = TinyModel(seed=32), pictures(1)
     settings = SearchSettings(
-        search="beam", temperature=1.0, beam=6**4, max_length=4, min_length=2, no_repeat=1, without=("car",),
+        search="beam", latent_temperature=1.0, num_beams=6**4, max_length=4, min_length=2, no_repeat_ngram_size=1, without=("car",),
         exhaustive=True, max_rows=10**5,
     )  # fmt: skip
     left = [
@@ -76,14 +75,14 @@ def test_controls_take_the_best_of_what_they_leave() -> None:
         for units, score in every_caption(model, batch, 4, shortest=2)
         if len(set(units)) == len(units) and "car" not in units
     ]
-    found = search(model, batch, VOCABULARY, 10, settings)[0]
-    assert [caption.units for caption in found] == [units for units, _ in ranked(left, 1.0)[:10]]
+    found = generate(model, batch, VOCABULARY, 10, settings)[0]
+    assert [caption.tokens for caption in found] == [units for units, _ in ranked(left, 1.0)[:10]]
 
 
 def test_a_row_with_no_word_left_may_end() -> None:
     """Six words and none twice: the seventh cannot be written, though eight are asked for."""
-    found = captions(0, min_length=8, max_length=9, no_repeat=1)
-    assert {len(caption.units) for caption in found} == {6}
+    found = captions(0, min_length=8, max_length=9, no_repeat_ngram_size=1)
+    assert {len(caption.tokens) for caption in found} == {6}
 
 
 def test_a_word_without_is_forbidden_inside_of_units_too() -> None:
@@ -91,8 +90,7 @@ def test_a_word_without_is_forbidden_inside_of_units_too() -> None:
 
 
 def test_phrases_are_forbidden_only_after_their_beginning() -> None:
-    controls = Controls(never=(), min_length=0, phrases=((6, 7), (6, 6, 8)))
-    allowed = controls.allow(torch.zeros(3, 12), torch.tensor([[6, 6], [8, 6], [6, 8]]))
-    banned = [row.isinf().nonzero()[:, 0].tolist() for row in allowed]
-    assert banned == [[7, 8], [7], []]
-    assert allowed[:, END].tolist() == [0, 0, 0]
+    rules = TokenConstraints(never=(), min_length=0, phrases=((6, 7), (6, 6, 8)))
+    mask = rules.mask(np.array([[6, 6], [8, 6], [6, 8]]))
+    assert sorted(zip(mask.rows.tolist(), mask.row_tokens.tolist(), strict=True)) == [(0, 7), (0, 8), (1, 7)]
+    assert mask.tokens.tolist() == []
