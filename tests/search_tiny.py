@@ -57,6 +57,7 @@ class TinyModel:
     """
 
     latent_names: tuple[str, ...] = ("context",)
+    digest = "tiny"
 
     def __init__(
         self, seed: int = 0, vocabulary: int = len(VOCABULARY), hidden: int = 8, sharp: float = 1.0

@@ -12,13 +12,14 @@ from PIL import Image
 
 from coscap import Captioner
 from coscap.alt import alt_text
-from coscap.captioner import PhotoCaption, PhotoError, as_picture, detector_name, manner
+from coscap.captioner import PhotoCaption, PhotoError, as_picture, manner
 from coscap.data.collate import region_batch
 from coscap.errors import UserError
 from coscap.search import Caption, SearchSettings, generate
 from coscap.search.model import LatentValues, RegionArrays
 from coscap.search.select import rescore, select
 from coscap.search.variations import read_latents
+from coscap.shipped import detector_name
 from tiny_captioner import save_tiny_model
 
 EXAMPLES = sorted(Path(__file__).parents[1].glob("examples/*.jpg"))
@@ -144,7 +145,7 @@ def test_a_list_with_a_bad_file_gives_the_others(captioner: Captioner, tmp_path:
     assert "broken.jpg" in found[1].error and "uint8" in found[2].error  # type: ignore[union-attr]
     assert [len(each.captions) for each in found] == [1, 0, 0, 1]
     assert found[3].captions[0].text == captioner(EXAMPLES[1], n=1, max_length=6).captions[0].text
-    with pytest.raises(UserError, match="broken.jpg"):
+    with pytest.raises(UserError, match=r"broken\.jpg"):
         captioner(broken)
 
 
@@ -197,7 +198,7 @@ def test_a_model_without_latents_draws_words_or_says_so(tmp_path: Path) -> None:
     assert found.captions[0].settings.do_sample
     assert len(captioner(EXAMPLES[0], n=1, max_length=8).captions) == 1
     assert len(captioner(EXAMPLES[0], n=3, search="beam", max_length=8).captions) == 3
-    with pytest.raises(UserError, match="no latents.*--do-sample"):
+    with pytest.raises(UserError, match=r"no latents.*--do-sample"):
         captioner(EXAMPLES[0], n=5, search="latent")
 
 

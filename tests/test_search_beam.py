@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from coscap.search import SearchSettings, generate
 from coscap.models.stepper import top
+from coscap.search import SearchSettings, generate
 from coscap.search.beam import counts_within, ranks
 from coscap.search.model import RegionArrays
 from search_tiny import VOCABULARY, TinyModel, every_caption, one_picture, pictures, ranked, same

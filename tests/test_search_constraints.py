@@ -1,13 +1,17 @@
 """Lengths, forbidden words and phrases, repeated n-grams and beginnings, in every search."""
 
+import time
 from collections import Counter
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from coscap.errors import UserError
 from coscap.search import Caption, SearchSettings, generate
-from coscap.search.constraints import TokenConstraints
+from coscap.search.config import settings_from
+from coscap.search.constraints import TokenConstraints, shortest_way
+from coscap.text.vocabulary import SPECIAL, Vocabulary
 from search_tiny import VOCABULARY, TinyModel, contains, every_caption, pictures, ranked
 from search_tiny import one_thread as one_thread
 
@@ -67,8 +71,8 @@ def test_a_fixed_beginning(number: int) -> None:
 def test_constraints_take_the_best_of_what_they_leave() -> None:
     model, batch = TinyModel(seed=32), pictures(1)
     settings = SearchSettings(
-        search="beam", latent_temperature=1.0, num_beams=6**4, max_length=4, min_length=2, no_repeat_ngram_size=1, without=("car",),
-        exhaustive=True, max_rows=10**5,
+        search="beam", latent_temperature=1.0, num_beams=6**4, max_length=4, min_length=2,
+        no_repeat_ngram_size=1, without=("car",), exhaustive=True, max_rows=10**5,
     )  # fmt: skip
     left = [
         (units, score)
@@ -94,3 +98,67 @@ def test_phrases_are_forbidden_only_after_their_beginning() -> None:
     mask = rules.mask(np.array([[6, 6], [8, 6], [6, 8]]))
     assert sorted(zip(mask.rows.tolist(), mask.row_tokens.tolist(), strict=True)) == [(0, 7), (0, 8), (1, 7)]
     assert mask.tokens.tolist() == []
+
+
+def test_a_long_phrase_takes_no_time() -> None:
+    """Every cut of "hot dog hot dog ..." into tokens was listed once: twice as many for each further one."""
+    vocabulary = Vocabulary((*SPECIAL, "hot", "dog", "hot dog", "a"))
+    text = " ".join(["hot dog"] * 25)
+    begin = time.perf_counter()
+    assert shortest_way(text, vocabulary) == (vocabulary.id("hot dog"),) * 25
+    assert shortest_way(text + " cat", vocabulary) is None
+    model, batch = TinyModel(vocabulary=len(vocabulary)), pictures(1)
+    (found,) = generate(model, batch, vocabulary, 1, SearchSettings(beginning=text, max_length=26))[0]
+    assert found.tokens[:25] == ("hot dog",) * 25
+    settings = SearchSettings(without=(" ".join(["hot dog"] * 5),), max_length=12, min_length=12)
+    assert not any(text[:39] in each.text for each in generate(model, batch, vocabulary, 5, settings)[0])
+    assert time.perf_counter() - begin < 2
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"beginning": "a " * 201}, "beginning is 'a a"),
+        ({"must": ("zebra " * 40,)}, "must.0 is 'zebra"),
+        ({"must": ("a zebra near a zebra near a car near a car",)}, "has 11 words, and 10 is the most"),
+        ({"must": ("|".join(["zebra"] * 21),)}, "has 21 alternatives, and 20 is the most"),
+        ({"without": ("zebra",) * 101}, "without is"),
+        ({"without": ("a zebra near a zebra near a car near a car",)}, "has 11 words"),
+        ({"max_length": 100_000}, "max_length is 100000"),
+    ],
+)
+def test_what_is_too_long_is_refused_at_once(values: dict[str, object], words: str) -> None:
+    begin = time.perf_counter()
+    with pytest.raises(UserError, match=words):
+        generate(TinyModel(), pictures(1), VOCABULARY, 1, settings_from(**values))
+    assert time.perf_counter() - begin < 1
+
+
+def test_the_largest_automaton_is_refused_before_its_beams_are_made() -> None:
+    names = [f"w{number}" for number in range(900)]
+    vocabulary = Vocabulary((*SPECIAL, *names))
+    must = tuple(
+        "|".join(
+            " ".join(names[40 * (5 * part + place) + 9 * k :][:9]) for k in range(4) for place in range(1)
+        )
+        for part in range(4)
+    )
+    begin = time.perf_counter()
+    with pytest.raises(UserError, match="more than 256 beams"):
+        generate(
+            TinyModel(vocabulary=len(vocabulary)), pictures(1), vocabulary, 1,
+            SearchSettings(search="constrained", must=must),
+        )  # fmt: skip
+    assert time.perf_counter() - begin < 3
+
+
+@pytest.mark.parametrize("number", range(len(SEARCHES)))
+def test_every_step_asks_whether_the_work_is_wanted(number: int) -> None:
+    model, calls = TinyModel(seed=31, sharp=0.6), []
+
+    def check() -> None:
+        calls.append(model.steps)
+
+    settings = SearchSettings(**{"max_length": 7, **SEARCHES[number]})  # type: ignore[arg-type]
+    generate(model, pictures(3), VOCABULARY, 4, settings, check=check)
+    assert calls == list(range(model.steps))

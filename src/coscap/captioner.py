@@ -21,7 +21,7 @@ from coscap.search.generate import generate
 from coscap.search.model import Caption, Check, LatentValues, RegionArrays, SearchModel
 from coscap.search.select import rescore, select
 from coscap.search.variations import Keep, keep_latents, vary
-from coscap.shipped import SHIPPED, model_folder
+from coscap.shipped import SHIPPED, check_device, detector_name, model_folder
 from coscap.text.objects import ObjectClasses, load_classes
 from coscap.text.vocabulary import Vocabulary
 from coscap.vision.detectors import Detector, load_detector
@@ -200,14 +200,12 @@ class Captioner:
         `captioner(photo, accurate=True, must=["dog"])`. A photograph that cannot be read raises a UserError; in a
         list, a PhotoError is in its place and the others are captioned.
         """
-        if isinstance(photos, str | Path | bytes | Image.Image | np.ndarray) or not isinstance(
-            photos, Sequence
-        ):
-            (only,) = self.stream([photos], n, **options)
-            if isinstance(only, PhotoError):
-                raise UserError(only.error)
-            return only
-        return list(self.stream(photos, n, **options))
+        if isinstance(photos, Sequence) and not isinstance(photos, str | bytes):
+            return list(self.stream(photos, n, **options))
+        (only,) = self.stream([photos], n, **options)
+        if isinstance(only, PhotoError):
+            raise UserError(only.error)
+        return only
 
     def stream(
         self, photos: Sequence[Photo], n: int = 5, *, names: Sequence[str] | None = None, **options: Any
@@ -414,40 +412,6 @@ def for_model(settings: SearchSettings, model: SearchModel[Any], n: int) -> Sear
             "or take --search beam or --search diverse."
         )
     return settings.model_copy(update={"do_sample": True})
-
-
-def detector_name(recipe: Recipe | None, source: str) -> str:
-    """The name of the detector that makes regions of a recipe."""
-    from coscap.vision.builtin import RECIPE
-
-    if recipe is None or recipe.name == RECIPE.name:
-        return "builtin"
-    kind, _, rest = recipe.name.partition(":")
-    name = rest.rpartition("@")[0]
-    if kind in ("torchvision", "hf") and name and (kind == "torchvision" or "/" in name):
-        return f"{kind}:{name}"
-    raise UserError(
-        f"{source} was trained on regions of the recipe {recipe.name}, and no detector of that name can be loaded by "
-        "itself; give the detector that made them (--detector hf:FOLDER), or use `coscap sample` with their store."
-    )
-
-
-def check_device(device: str) -> None:
-    """Refuse a device that is not there, without torch where that can be known."""
-    import sys
-
-    kind = device.partition(":")[0]
-    if kind == "cpu":
-        return
-    if kind != "cuda":
-        raise UserError(f"The device is {device!r}, and cpu or cuda was expected.")
-    drivers = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
-    if sys.platform == "linux" and not any(Path(each).exists() for each in drivers):
-        raise UserError("--device cuda: this machine has no GPU that torch could use; use --device cpu.")
-    import torch
-
-    if not torch.cuda.is_available():
-        raise UserError("--device cuda: torch finds no GPU here; use --device cpu.")
 
 
 def as_picture(

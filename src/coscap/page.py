@@ -72,7 +72,10 @@ def _index(names: Sequence[str]) -> str:
     links = "".join(
         f'<li><a href="#photo-{number}">{html.escape(name)}</a></li>' for number, name in enumerate(names, 1)
     )
-    return f'<nav><details open><summary>{len(names):,} photographs</summary><ol class="index">{links}</ol></details></nav>'
+    return (
+        f"<nav><details open><summary>{len(names):,} photographs</summary>"
+        f'<ol class="index">{links}</ol></details></nav>'
+    )
 
 
 def _errors(errors: Sequence[tuple[str, str]]) -> str:

@@ -1,8 +1,8 @@
 """What a person sees of long work, on standard error: a bar with rate and time left on a terminal, otherwise a plain
 line a minute, so that a log shows how far a long run is; and sentences about what was done.
 
-`coscap --quiet` shows neither, `--verbose` also what the package logs; COSCAP_LOG (debug, info, warning, error) sets the
-level of that log by itself.
+`coscap --quiet` shows neither, `--verbose` also what the package logs; COSCAP_LOG (debug, info, warning, error) sets
+the level of that log by itself.
 """
 
 import logging

@@ -79,7 +79,8 @@ def bulk(
     OUT gets a row a picture: photo, width, height, captions (text and log_probability). Pictures that cannot be
     read are listed with the reason in a table beside it, captions.bad.parquet, and are not tried again.
     """
-    from coscap.captioner import check_device, manner
+    from coscap.captioner import manner
+    from coscap.shipped import check_device
 
     settings, variety = manner(settings, variety, accurate, diverse)
     check_device(device)

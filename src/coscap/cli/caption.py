@@ -48,8 +48,8 @@ def caption(
         Path | None,
         typer.Option(
             "--out",
-            help="Write all captions to a .json, .jsonl or .csv file. It appears when it is whole; the same command goes "
-            "on after a kill.",
+            help="Write all captions to a .json, .jsonl or .csv file. It appears when it is whole; the same "
+            "command goes on after a kill.",
             rich_help_panel=_FILES,
         ),
     ] = None,
@@ -119,10 +119,11 @@ def caption(
 ) -> None:
     """Give each photograph several captions that differ."""
     from coscap.alt import alt_text
-    from coscap.captioner import Captioner, check_device, manner
+    from coscap.captioner import Captioner, manner
     from coscap.cli.outputs import CaptionFile, Sidecars, policy
     from coscap.cli.photos import list_photos
     from coscap.progress import bar, say
+    from coscap.shipped import check_device
 
     # All that can be wrong is found before torch and the model are loaded.
     count = n or (1 if alt else 5)
@@ -173,8 +174,8 @@ def caption(
         if as_json:
             _print_json(rows)
         if html is not None:
-            for name in sources if file is not None else ():
-                if name not in todo:  # captioned by an earlier run
+            for name in sources:
+                if file is not None and name not in todo:  # captioned by an earlier run
                     figures += page_figures([file.rows[name]], captioner.open([sources[name]], [name]))
             _write_page(html, figures, errors, list(sources))
         if file is not None:

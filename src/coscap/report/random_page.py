@@ -16,10 +16,10 @@ from coscap.data.collate import region_batch
 from coscap.errors import UserError
 from coscap.files import write_text
 from coscap.models.pretrained import load_pretrained
+from coscap.models.stepper import TorchStepper
 from coscap.report.build import Results
 from coscap.report.runs import Run
 from coscap.report.stores import Stores
-from coscap.models.stepper import TorchStepper
 from coscap.search import SearchSettings, generate
 from coscap.search.select import rescore, select
 from coscap.text import load_classes

@@ -17,10 +17,10 @@ from typing import Any
 from coscap.data.collate import region_batch
 from coscap.files import write_json
 from coscap.models.pretrained import Pretrained, load_pretrained
+from coscap.models.stepper import TorchStepper
 from coscap.progress import bar
 from coscap.report.runs import Run
 from coscap.report.stores import Stores
-from coscap.models.stepper import TorchStepper
 from coscap.search import SearchSettings, generate
 from coscap.text import load_classes
 

@@ -129,7 +129,7 @@ class Automata:
 
     @property
     def states(self) -> int:
-        return self.default.shape[1]
+        return int(self.default.shape[1])
 
     def take(self, pictures: Ints) -> "Automata":
         return Automata(

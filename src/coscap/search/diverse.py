@@ -52,8 +52,8 @@ class DiverseBeams:
         self, candidates: Candidates, times: Ints, rows: BeamRows, here: Ints
     ) -> Continuations:
         """The continuations that one group keeps; times: (N', 1 + K) how often each candidate is taken already."""
-        own = candidates.log_probabilities[here]  # (N', 1 + K)
-        penalised = own - times.astype(own.dtype) * own.dtype.type(self.diversity_penalty)
+        own: Floats = candidates.log_probabilities[here]  # (N', 1 + K)
+        penalised: Floats = own - times.astype(own.dtype) * own.dtype.type(self.diversity_penalty)
         tokens, own, penalised = _by_falling(candidates.ids[here], own, penalised)
         group = rows.take(here)
         before = group.score[:, None]

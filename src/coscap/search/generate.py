@@ -18,7 +18,17 @@ from coscap.search.constraints import (
     unnamed_classes,
 )
 from coscap.search.diverse import DiverseBeams
-from coscap.search.model import Caption, Check, Checked, Ints, LatentValues, RegionArrays, S, SearchModel
+from coscap.search.model import (
+    Caption,
+    Check,
+    Checked,
+    Ints,
+    LatentValues,
+    RegionArrays,
+    RegionLike,
+    S,
+    SearchModel,
+)
 from coscap.text import ObjectClasses, Vocabulary, load_classes
 
 ROUNDS = 4  # how often a picture is drawn again for captions that it does not have yet
@@ -28,7 +38,7 @@ Write = Callable[[RegionArrays, range, Ints], list[list[Caption]]]  # pictures, 
 
 def generate(
     model: SearchModel[S],
-    regions: RegionArrays,
+    regions: RegionLike,
     vocabulary: Vocabulary,
     n: int,
     settings: SearchSettings | None = None,
@@ -43,12 +53,11 @@ def generate(
     `objects` gives the synonyms of words (COCO's by default), `classes` the names that the labels of the regions
     stand for (the names of `objects` by default). `latents` holds z^m or z^o at the values of one row in all draws
     of a single picture. `check` is called before each step of the model and may raise to end the search.
-    `regions` may also be a RegionBatch of tensors.
     """
     settings = settings or SearchSettings()
     if n < 1:
         raise UserError(f"Search settings: n is {n}, and at least 1 caption must be asked for.")
-    regions = RegionArrays.of(regions)
+    pictures = RegionArrays.of(regions)
     if check is not None:
         model = Checked(model, check)
     objects = objects or load_classes("coco")
@@ -56,7 +65,7 @@ def generate(
     rules = token_constraints(settings, vocabulary, objects)
     automata = None
     if settings.search == "constrained":
-        automata = _automata(model, regions, vocabulary, settings, objects, classes, rules)
+        automata = _automata(model, pictures, vocabulary, settings, objects, classes, rules)
     plan = _plan(model, n, settings, automata.states if automata else 1)
 
     def write(part: RegionArrays, draws: range, numbers: Ints) -> list[list[Caption]]:
@@ -68,12 +77,12 @@ def generate(
             trace, ended = _beams(model, state, part, draws, settings, rules, plan, here)
         return trace.captions(ended, part, vocabulary.units)
 
-    every = np.arange(len(regions))
-    found = _in_chunks(write, regions, range(plan.draws), every, plan.rows, settings.max_rows)
+    every = np.arange(len(pictures))
+    found = _in_chunks(write, pictures, range(plan.draws), every, plan.rows, settings.max_rows)
     if settings.distinct:
         found = [_distinct(captions)[:n] for captions in found]
         if settings.do_sample or model.latent_names:
-            _draw_again(write, found, regions, n, plan, settings.max_rows)
+            _draw_again(write, found, pictures, n, plan, settings.max_rows)
     return [captions[:n] for captions in found]
 
 

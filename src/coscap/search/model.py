@@ -43,6 +43,23 @@ class Caption:
         return " ".join(self.tokens)
 
 
+class RegionLike(Protocol):
+    """A RegionArrays, or a batch of tensors with the same fields (coscap.data.batch.RegionBatch)."""
+
+    @property
+    def features(self) -> Any: ...
+    @property
+    def boxes(self) -> Any: ...
+    @property
+    def labels(self) -> Any: ...
+    @property
+    def scores(self) -> Any: ...
+    @property
+    def mask(self) -> Any: ...
+    @property
+    def keys(self) -> Any: ...
+
+
 @dataclass(frozen=True)
 class RegionArrays:
     """The regions of P pictures, padded to the largest set among them (R)."""
@@ -55,7 +72,7 @@ class RegionArrays:
     keys: Ints  # (P,) what the noise of a picture's draws is seeded with, besides the user's seed
 
     @classmethod
-    def of(cls, batch: Any) -> "RegionArrays":
+    def of(cls, batch: RegionLike) -> "RegionArrays":
         """The same batch if it is one already, or that of a batch of tensors with the same fields."""
         if isinstance(batch, cls):
             return batch
@@ -154,6 +171,11 @@ class SearchModel(Protocol[S]):
         """("context", "objects"), ("context",) or (): the latents that draws differ in."""
         ...
 
+    @property
+    def digest(self) -> str:
+        """A checksum of the weights: models with equal digests write equal captions."""
+        ...
+
     def start(
         self,
         regions: RegionArrays,
@@ -184,8 +206,9 @@ class SearchModel(Protocol[S]):
         """tokens: (N,) the tokens chosen last, START at first.
 
         Returns candidates, the next state, and attention over regions (N, R). The candidates of a row are the
-        tokens in `named`, (N, A) with -1 for padding after the first, in that order; then the k likeliest others, by falling
-        probability, equal ones by rising id. k=None returns the whole vocabulary in its order; `named` is then None.
+        tokens in `named`, (N, A) with -1 for padding after the first, in that order; then the k likeliest others, by
+        falling probability, equal ones by rising id. k=None returns the whole vocabulary in its order;
+        `named` is then None.
         """
         ...
 
@@ -197,6 +220,11 @@ class Checked:
         self._model, self._check = model, check
         self.latent_names: tuple[str, ...] = model.latent_names
         self.start = model.start
+
+    @property
+    def digest(self) -> str:
+        digest: str = self._model.digest
+        return digest
 
     def step(self, *arguments: Any, **options: Any) -> Any:
         self._check()

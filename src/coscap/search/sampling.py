@@ -139,12 +139,13 @@ def _logsumexp(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def _inverse(probabilities: NDArray[np.float64], chance: Floats) -> Ints:
     """The first column whose cumulative sum exceeds chance x the whole."""
     sums = np.cumsum(probabilities, axis=1)
-    column = (sums <= (chance * sums[:, -1])[:, None]).sum(axis=1)
+    column = np.count_nonzero(sums <= (chance * sums[:, -1])[:, None], axis=1)
     possible = probabilities > 0
     last = (
         possible.shape[1] - 1 - possible[:, ::-1].argmax(axis=1)
     )  # rounding must not pass a probability of 0
-    return np.minimum(column, last)
+    result: Ints = np.minimum(column, last)
+    return result
 
 
 def _token_noise(

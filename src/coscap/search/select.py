@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coscap.search.beam import counts_within
-from coscap.search.model import Caption, Check, Checked, Ints, RegionArrays, S, SearchModel
+from coscap.search.model import Caption, Check, Checked, Ints, RegionArrays, RegionLike, S, SearchModel
 from coscap.text.vocabulary import END, PAD, START, Vocabulary
 
 
 def rescore(
     model: SearchModel[S],
-    regions: RegionArrays,
+    regions: RegionLike,
     found: Sequence[Sequence[Caption]],
     vocabulary: Vocabulary,
     check: Check | None = None,

@@ -12,7 +12,7 @@ import numpy as np
 from coscap.errors import UserError
 from coscap.search.config import SearchSettings
 from coscap.search.generate import generate
-from coscap.search.model import Caption, Check, LatentValues, RegionArrays, S, SearchModel
+from coscap.search.model import Caption, Check, LatentValues, RegionArrays, RegionLike, S, SearchModel
 from coscap.text.objects import ObjectClasses
 from coscap.text.vocabulary import START, Vocabulary
 
@@ -21,7 +21,7 @@ Keep = Literal["context", "objects"]
 
 def vary(
     model: SearchModel[S],
-    regions: RegionArrays,
+    regions: RegionLike,
     kept: LatentValues,
     vocabulary: Vocabulary,
     objects: ObjectClasses,
@@ -55,7 +55,7 @@ def vary(
 
 def keep_latents(
     model: SearchModel[S],
-    regions: RegionArrays,
+    regions: RegionLike,
     caption: Caption,
     vocabulary: Vocabulary,
     *,
@@ -76,7 +76,7 @@ def keep_latents(
 
 def read_latents(
     model: SearchModel[S],
-    regions: RegionArrays,
+    regions: RegionLike,
     caption: Caption,
     vocabulary: Vocabulary,
     settings: SearchSettings,
