@@ -65,7 +65,7 @@ def test_variations_of_a_caption(client: TestClient, captioner: Captioner) -> No
         found = answer.json()["captions"]
         assert len(found) <= 3
         assert all(other["text"] != first["text"] for other in found)
-        assert all(set(other) == {"id", "text", "log_probability", "words"} for other in found)
+        assert all(set(other) == {"id", "text", "alt", "log_probability", "words"} for other in found)
         again = client.post("/variations", json={"id": found[0]["id"], "keep": keep, "n": 2, "seed": 9})
         assert again.status_code == 200 and again.json()["captions"]
         assert all(other["text"] != found[0]["text"] for other in again.json()["captions"])

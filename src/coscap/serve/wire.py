@@ -80,6 +80,8 @@ class GivenCaption(BaseModel):
     id: str
     """For POST /variations, as long as the server remembers it."""
     text: str
+    alt: str
+    """The caption as an alternative text: one sentence of at most 125 characters."""
     log_probability: float
     """Nearer to 0 is more certain."""
     words: list[Word]
