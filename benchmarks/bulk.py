@@ -28,10 +28,10 @@ from PIL import Image
 
 from coscap.bulk import run
 from coscap.bulk.entries import local_entry
-from coscap.bulk.worker import Job, Worker, caption_batch
+from coscap.bulk.worker import BulkJob, BulkWorker, caption_batch
 
 BAR = 0.85
-JOB = Job(n=1, batch=8)  # one caption: the less work a picture is, the more everything around it weighs
+JOB = BulkJob(n=1, batch=8)  # one caption: the less work a picture is, the more everything around it weighs
 PICTURES = 160
 CORES = len(os.sched_getaffinity(0))
 
@@ -121,7 +121,7 @@ def cpu_of(pids: set[int]) -> float:
     return sum(table[pid][1] for pid in family if pid in table)
 
 
-class Timed(Worker):
+class Timed(BulkWorker):
     """A worker that says how long each batch took it."""
 
     def __call__(self, block: pa.Table) -> Iterator[pa.Table]:
@@ -134,7 +134,7 @@ class Timed(Worker):
 
 def measure_bulk(ray: Any, paths: list[str]) -> Measured:
     """From when every worker has given its first pictures."""
-    run.BLOCK, run.Worker = JOB.batch, Timed  # type: ignore[misc]
+    run.BLOCK, run.BulkWorker = JOB.batch, Timed  # type: ignore[misc]
     entries = [local_entry(path) for path in paths]
     counted, begin, cpu, took = 0, 0.0, 0.0, 0.0
     for number, rows in enumerate(run._stream(ray, entries, JOB, CORES), 1):

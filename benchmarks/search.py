@@ -19,26 +19,27 @@ import torch
 
 from coscap.data.batch import RegionBatch
 from coscap.models import build_model, preset
-from coscap.search import SearchSettings, search
+from coscap.models.stepper import TorchStepper
+from coscap.search import SearchSettings, generate
 from coscap.text.vocabulary import SPECIAL, Vocabulary
 
 PICTURES, ALONE, REGIONS, UNITS = 64, 8, 36, 9000
 ROUNDS, ENOUGH = 4, 30.0  # rounds, and seconds after which no further one begins
 RATIO_BAR, SHARE_BAR = 8.0, 0.70
-SETTINGS = SearchSettings(search="beam", beam=5, max_length=20)
+SETTINGS = SearchSettings(search="beam", num_beams=5, max_length=20)
 
 
 class Timed:
     """A model that counts the seconds spent in it."""
 
     def __init__(self, model: Any) -> None:
-        self.model, self.config, self.seconds = model, model.config, 0.0
+        self.model, self.latent_names, self.seconds = model, model.latent_names, 0.0
 
     def start(self, *arguments: Any, **options: Any) -> Any:
         return self._count(self.model.start, *arguments, **options)
 
-    def step(self, *arguments: Any) -> Any:
-        return self._count(self.model.step, *arguments)
+    def step(self, *arguments: Any, **options: Any) -> Any:
+        return self._count(self.model.step, *arguments, **options)
 
     def _count(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         begin = time.perf_counter()
@@ -68,7 +69,7 @@ def one(batch: RegionBatch, picture: int) -> RegionBatch:
 def main() -> int:
     torch.manual_seed(0)
     config = preset("small", vocabulary=UNITS)
-    model = Timed(build_model(config).eval())
+    model = Timed(TorchStepper(build_model(config).eval()))
     vocabulary = Vocabulary((*SPECIAL, *(f"word{number}" for number in range(UNITS - len(SPECIAL)))))
     batch = pictures(config.region_width)
     singles = [one(batch, picture) for picture in range(0, PICTURES, PICTURES // ALONE)]
@@ -76,17 +77,17 @@ def main() -> int:
     def together() -> tuple[float, float]:
         model.seconds = 0.0
         begin = time.perf_counter()
-        search(model, batch, vocabulary, 1, SETTINGS)
+        generate(model, batch, vocabulary, 1, SETTINGS)
         seconds = time.perf_counter() - begin
         return seconds / PICTURES, model.seconds / seconds
 
     def alone() -> float:
         begin = time.perf_counter()
         for single in singles:
-            search(model, single, vocabulary, 1, SETTINGS)
+            generate(model, single, vocabulary, 1, SETTINGS)
         return (time.perf_counter() - begin) / len(singles)
 
-    search(model, singles[0], vocabulary, 1, SETTINGS)  # warm up
+    generate(model, singles[0], vocabulary, 1, SETTINGS)  # warm up
     rounds: list[tuple[float, float, float]] = []
     begin = time.perf_counter()
     while len(rounds) < ROUNDS and time.perf_counter() - begin < ENOUGH:

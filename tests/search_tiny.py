@@ -4,13 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from coscap.data.batch import RegionBatch
 from coscap.models.noise import normals, row_keys
 from coscap.search import Caption
+from coscap.search.model import Candidates, Floats, Ints, LatentValues, RegionArrays, TokenMask
 from coscap.text.vocabulary import END, SPECIAL, START, Vocabulary
 
 WORDS = ("a", "zebra", "zebras", "near", "car", "fire hydrant")
@@ -29,62 +31,117 @@ def one_thread() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TinyState:
-    hidden: Tensor  # (N, H)
-    keys: Tensor  # (N,)
-    picture: Tensor  # (N,)
-    regions: Tensor  # (P, R, F)
-    mask: Tensor  # (P, R)
+    hidden: Floats  # (N, H)
+    keys: Ints  # (N,)
+    picture: Ints  # (N,)
+    regions: Floats  # (P, R, F)
+    mask: NDArray[np.bool_]  # (P, R)
+    temperature: float
     step: int = 0
 
     @property
     def rows(self) -> int:
         return len(self.keys)
 
-    def select(self, rows: Tensor) -> "TinyState":
+    def select(self, rows: Ints) -> "TinyState":
         return replace(self, hidden=self.hidden[rows], keys=self.keys[rows], picture=self.picture[rows])
+
+    def latents(self) -> LatentValues:
+        raise NotImplementedError("its noise is no latent sequence")
 
 
 class TinyModel:
-    """h_t = tanh(h_{t-1} W + word + noise_t + picture); float64, so that no tie is made by rounding."""
+    """h_t = tanh(h_{t-1} W + word + noise_t + picture); float64, so that no tie is made by rounding.
+
+    It is a SearchModel in NumPy, with candidates found in the plainest way.
+    """
+
+    latent_names: tuple[str, ...] = ("context",)
+    digest = "tiny"
 
     def __init__(
         self, seed: int = 0, vocabulary: int = len(VOCABULARY), hidden: int = 8, sharp: float = 1.0
     ) -> None:
         random = torch.Generator().manual_seed(seed)
 
-        def weights(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=random, dtype=torch.float64)
+        def weights(*shape: int) -> NDArray[np.float64]:
+            return torch.randn(*shape, generator=random, dtype=torch.float64).numpy()
 
         self.recurrent, self.words = weights(hidden, hidden) / 2, weights(vocabulary, hidden)
         self.look, self.output = weights(4, hidden), weights(hidden, vocabulary) * sharp
-        self.favour = torch.tensor([-3.0, -3.0, 1.0, -3.0, -3.0, -3.0] + [0.0] * (vocabulary - 6)).double()
+        self.favour = np.array([-3.0, -3.0, 1.0, -3.0, -3.0, -3.0] + [0.0] * (vocabulary - 6))
         self.steps = 0
         self.row_steps = 0
 
     def start(
-        self, regions: RegionBatch, draws: int, *, seed: int = 0, temperature: float = 1.0
+        self,
+        regions: RegionArrays,
+        draws: int,
+        *,
+        seed: int = 0,
+        latent_temperature: float = 1.0,
+        latents: LatentValues | None = None,
+        record: bool = False,
     ) -> TinyState:
-        pictures = torch.arange(len(regions.keys)).repeat_interleave(draws)
-        self.temperature = temperature
+        assert latents is None and not record
+        regions = RegionArrays.of(regions)
+        pictures = np.repeat(np.arange(len(regions)), draws)
         return TinyState(
-            hidden=torch.zeros(len(pictures), len(self.recurrent), dtype=torch.float64),
-            keys=row_keys(seed, regions.keys, draws),
+            hidden=np.zeros((len(pictures), len(self.recurrent))),
+            keys=row_keys(seed, torch.from_numpy(regions.keys), draws).numpy(),
             picture=pictures,
-            regions=regions.features.double(),
+            regions=regions.features.astype(np.float64),
             mask=regions.mask,
+            temperature=latent_temperature,
         )
 
-    def step(self, tokens: Tensor, state: TinyState) -> tuple[Tensor, TinyState, Tensor]:
+    def step(
+        self,
+        tokens: Ints,
+        state: TinyState,
+        k: int | None,
+        *,
+        named: Ints | None = None,
+        mask: TokenMask | None = None,
+    ) -> tuple[Candidates, TinyState, Floats]:
         self.steps += 1
         self.row_steps += len(tokens)
+        logs, state, attention = self.logs(tokens, state)
+        return plain_candidates(logs, k, named, mask), state, attention
+
+    def logs(self, tokens: Ints, state: TinyState) -> tuple[Floats, TinyState, Floats]:
+        """Log-probabilities (N, V) of the next tokens, the state after them, attention (N, R)."""
         seen = state.regions[state.picture] @ self.look  # (N, R, H)
-        scores = (seen * state.hidden[:, None]).sum(2).masked_fill(~state.mask[state.picture], -torch.inf)
-        attention = scores.softmax(1)  # (N, R)
+        scores = np.where(state.mask[state.picture], (seen * state.hidden[:, None]).sum(2), -np.inf)
+        attention = np.exp(scores - scores.max(1, keepdims=True))
+        attention /= attention.sum(1, keepdims=True)  # (N, R)
         context = (attention[:, :, None] * seen).sum(1)
-        noise = normals(state.keys, 5, state.step, state.hidden.shape[1]).double() * self.temperature
-        hidden = torch.tanh(state.hidden @ self.recurrent + self.words[tokens] + context + noise)
-        logs = (hidden @ self.output + self.favour).log_softmax(1)
+        noise = normals(torch.from_numpy(state.keys), 5, state.step, state.hidden.shape[1]).double().numpy()
+        inputs = self.words[tokens] + context + noise * state.temperature
+        hidden = np.tanh(state.hidden @ self.recurrent + inputs)
+        logits = hidden @ self.output + self.favour
+        largest = logits.max(1, keepdims=True)
+        logs = logits - largest - np.log(np.exp(logits - largest).sum(1, keepdims=True))
         return logs, replace(state, hidden=hidden, step=state.step + 1), attention
+
+
+def plain_candidates(logs: Floats, k: int | None, named: Ints | None, mask: TokenMask | None) -> Candidates:
+    """What a step returns, one row and one token at a time."""
+    ids, values = [], []
+    struck = set() if mask is None else set(zip(mask.rows.tolist(), mask.row_tokens.tolist(), strict=True))
+    everywhere = set() if mask is None else set(mask.tokens.tolist())
+    for row, given in enumerate(logs.tolist()):
+        left = [-np.inf if t in everywhere or (row, t) in struck else v for t, v in enumerate(given)]
+        asked = [] if named is None else named[row].tolist()
+        others = [t for t in range(len(left)) if t not in asked]
+        if k is not None:
+            others = sorted(others, key=lambda t: (-left[t], t))[:k]
+        ids.append([*asked, *others])
+        values.append([-np.inf if t < 0 else left[t] for t in ids[-1]])
+        if named is not None and k:  # rows may name different numbers of tokens, so some have more others
+            ids[-1] = [*ids[-1], *[0] * (len(asked) + k - len(ids[-1]))]
+            values[-1] = [*values[-1], *[-np.inf] * (len(ids[-1]) - len(values[-1]))]
+    return Candidates(np.array(ids), np.array(values))
 
 
 def pictures(count: int, seed: int = 0, regions: int = 3) -> RegionBatch:
@@ -112,20 +169,20 @@ def one_picture(batch: RegionBatch, picture: int) -> RegionBatch:
 def scores_of(
     model: TinyModel,
     batch: RegionBatch,
-    captions: Tensor,
+    captions: Ints,
     draw: int = 0,
     seed: int = 0,
-    temperature: float = 1.0,
-) -> Tensor:
+    latent_temperature: float = 1.0,
+) -> Floats:
     """The log-probability of each of many captions of the first picture; captions: (C, T), without the end."""
-    state = model.start(batch, draw + 1, seed=seed, temperature=temperature)
-    state = state.select(torch.full((len(captions),), draw))
-    token = torch.full((len(captions),), START)
-    total = torch.zeros(len(captions), dtype=torch.float64)
+    state = model.start(RegionArrays.of(batch), draw + 1, seed=seed, latent_temperature=latent_temperature)
+    state = state.select(np.full(len(captions), draw))
+    token = np.full(len(captions), START)
+    total = np.zeros(len(captions))
     for step in range(captions.shape[1] + 1):
-        logs, state, _ = model.step(token, state)
-        token = captions[:, step] if step < captions.shape[1] else torch.full_like(token, END)
-        total += logs.gather(1, token[:, None])[:, 0]
+        logs, state, _ = model.logs(token, state)
+        token = captions[:, step] if step < captions.shape[1] else np.full_like(token, END)
+        total += logs[np.arange(len(token)), token]
     return total
 
 
@@ -137,15 +194,15 @@ def every_caption(
     shortest: int = 1,
     draw: int = 0,
     seed: int = 0,
-    temperature: float = 1.0,
+    latent_temperature: float = 1.0,
 ) -> list[tuple[tuple[str, ...], float]]:
     """All captions of the first picture with their log-probabilities."""
     found = []
     for length in range(shortest, longest + 1):
-        captions = torch.tensor(list(product(IDS.values(), repeat=length))).view(-1, length)
+        captions = np.array(list(product(IDS.values(), repeat=length)), np.int64).reshape(-1, length)
         for ids, score in zip(
             captions.tolist(),
-            scores_of(model, batch, captions, draw, seed, temperature).tolist(),
+            scores_of(model, batch, captions, draw, seed, latent_temperature).tolist(),
             strict=True,
         ):
             found.append((tuple(VOCABULARY.units[word] for word in ids), score))
@@ -153,20 +210,20 @@ def every_caption(
 
 
 def ranked(
-    captions: list[tuple[tuple[str, ...], float]], length_norm: float
+    captions: list[tuple[tuple[str, ...], float]], length_penalty: float
 ) -> list[tuple[tuple[str, ...], float]]:
-    return sorted(captions, key=lambda item: -item[1] / (len(item[0]) + 1) ** length_norm)
+    return sorted(captions, key=lambda item: -item[1] / (len(item[0]) + 1) ** length_penalty)
 
 
-def contains(units: tuple[str, ...], phrase: tuple[str, ...]) -> bool:
-    return any(units[at : at + len(phrase)] == phrase for at in range(len(units) - len(phrase) + 1))
+def contains(tokens: tuple[str, ...], phrase: tuple[str, ...]) -> bool:
+    return any(tokens[at : at + len(phrase)] == phrase for at in range(len(tokens) - len(phrase) + 1))
 
 
 def same(one: list[list[Caption]], other: list[list[Caption]]) -> bool:
     """The same captions; batches of another size may round the last digits of a probability otherwise."""
     pairs = [pair for rows in zip(one, other, strict=True) for pair in zip(*rows, strict=True)]
     return all(
-        a.units == b.units
+        a.tokens == b.tokens
         and a.draw == b.draw
         and a.satisfied == b.satisfied
         and abs(a.log_probability - b.log_probability) < 1e-4

@@ -20,7 +20,8 @@ from coscap.data.batch import RegionBatch
 from coscap.errors import UserError
 from coscap.metrics import cider_plain
 from coscap.models import build_model, load_pretrained, preset, save_pretrained
-from coscap.search import SearchSettings, search
+from coscap.models.stepper import TorchStepper
+from coscap.search import SearchSettings, generate
 from coscap.text import Vocabulary
 from coscap.vision.store import RegionStore
 from search_tiny import one_thread as one_thread
@@ -62,42 +63,54 @@ def regions(world: Path, writer: Writer) -> RegionBatch:
 def test_the_noise_is_that_of_a_search_with_the_same_seed(writer: Writer, regions: RegionBatch) -> None:
     noises = [writer.noise(regions, 4, stream, 7) for stream in (CONTEXT, OBJECTS)]
     steered = writer.steered(regions, *noises)
-    drawn = search(writer.model, regions, writer.vocabulary, 4, SearchSettings(seed=7, max_length=8))
-    assert [[c.units for c in row] for row in steered] == [[c.units for c in row] for row in drawn]
-    assert len({c.units for row in steered for c in row}) > 4
+    drawn = generate(
+        TorchStepper(writer.model), regions, writer.vocabulary, 4, SearchSettings(seed=7, max_length=8)
+    )
+    assert [[c.tokens for c in row] for row in steered] == [[c.tokens for c in row] for row in drawn]
+    assert len({c.tokens for row in steered for c in row}) > 4
 
 
 def test_the_cross_of_draws_has_them_on_its_diagonal(writer: Writer, regions: RegionBatch) -> None:
     grid = write_grid(writer, regions, 3, 7)
-    drawn = search(writer.model, regions, writer.vocabulary, 3, SearchSettings(seed=7, max_length=8))
+    drawn = generate(
+        TorchStepper(writer.model), regions, writer.vocabulary, 3, SearchSettings(seed=7, max_length=8)
+    )
     for cells, captions in zip(grid, drawn, strict=True):
-        assert [cells[4 * i].units for i in range(3)] == [caption.units for caption in captions]
+        assert [cells[4 * i].tokens for i in range(3)] == [caption.tokens for caption in captions]
 
 
 def test_latents_that_were_read_write_the_caption_again(writer: Writer, regions: RegionBatch) -> None:
     captions = writer.drawn(regions, 5)
     latents = writer.read(regions, captions, 5)
-    assert latents.lengths.tolist() == [len(caption.units) + 1 for caption in captions]
+    assert latents.lengths.tolist() == [len(caption.tokens) + 1 for caption in captions]
     again = writer.held(regions, latents, seed=99)  # another seed: all noise is replaced by the values
-    assert [caption.units for caption in again] == [caption.units for caption in captions]
+    assert [caption.tokens for caption in again] == [caption.tokens for caption in captions]
     other = writer.drawn(regions, 99)
-    assert [caption.units for caption in other] != [caption.units for caption in captions]
+    assert [caption.tokens for caption in other] != [caption.tokens for caption in captions]
     turned = take(latents, [1, 2, 0])
     assert torch.equal(turned.context[0], latents.context[1])  # type: ignore[index]
     held = swap(writer, regions, captions, turned, 6)
     assert set(held) == {"context", "objects", "neither"}
-    assert [c.units for c in held["neither"]] == [c.units for c in writer.drawn(regions, 6)]
-    assert [c.units for c in held["context"]] != [c.units for c in held["neither"]]
+    assert [c.tokens for c in held["neither"]] == [c.tokens for c in writer.drawn(regions, 6)]
+    assert [c.tokens for c in held["context"]] != [c.tokens for c in held["neither"]]
 
 
 def test_ways_begin_and_end_at_draws(writer: Writer, regions: RegionBatch) -> None:
-    drawn = search(writer.model, regions, writer.vocabulary, 2, SearchSettings(seed=3, max_length=8))
+    drawn = generate(
+        TorchStepper(writer.model), regions, writer.vocabulary, 2, SearchSettings(seed=3, max_length=8)
+    )
     both = turn(writer, regions, ("context", "objects"), 5, 3)
     for way, (first, second) in zip(both, drawn, strict=True):
-        assert way[0].units == first.units and way[-1].units == second.units
-    still = search(writer.model, regions, writer.vocabulary, 1, SearchSettings(temperature=0, max_length=8))
+        assert way[0].tokens == first.tokens and way[-1].tokens == second.tokens
+    still = generate(
+        TorchStepper(writer.model),
+        regions,
+        writer.vocabulary,
+        1,
+        SearchSettings(latent_temperature=0, max_length=8),
+    )
     moved = move(writer, regions, "objects", 1, (-2.0, 0.0, 2.0))
-    assert [way[1].units for way in moved] == [row[0].units for row in still]
+    assert [way[1].tokens for way in moved] == [row[0].tokens for row in still]
 
 
 def test_noise_between_two_noises_is_as_large_as_they_are() -> None:

@@ -1,24 +1,25 @@
 """The public API and the command, from real photographs to captions, with a small model of random weights."""
 
-import json
+import io
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from typer.testing import CliRunner
 
 from coscap import Captioner
-from coscap.captioner import PhotoCaption, as_picture
-from coscap.cli.main import app
+from coscap.alt import alt_text
+from coscap.captioner import PhotoCaption, PhotoError, as_picture, manner
 from coscap.data.collate import region_batch
 from coscap.errors import UserError
-from coscap.models.latents import Latents
-from coscap.search import Caption, SearchSettings, search
-from coscap.search.rescore import rescore
-from coscap.search.select import select
-from coscap.search.vary import read_latents, split
+from coscap.search import Caption, SearchSettings, generate
+from coscap.search.model import LatentValues, RegionArrays
+from coscap.search.select import rescore, select
+from coscap.search.variations import read_latents
+from coscap.shipped import detector_name
 from tiny_captioner import save_tiny_model
 
 EXAMPLES = sorted(Path(__file__).parents[1].glob("examples/*.jpg"))
@@ -82,20 +83,20 @@ def test_a_variation_can_be_varied_and_keeps_what_it_kept(captioner: Captioner) 
     three = captioner.vary(two, keep="objects", n=3, seed=7)
     assert three and all(other.text != two.text for other in three)
 
-    batch = region_batch([first.regions])
+    batch = RegionArrays.stack([first.regions])
 
-    def read(caption: PhotoCaption) -> Latents:
+    def read(caption: PhotoCaption) -> LatentValues:
         return read_latents(
-            split(captioner.model), batch, caption.found, captioner.vocabulary, caption.settings, caption.kept
+            captioner.model, batch, caption.found, captioner.vocabulary, caption.settings, caption.kept
         )
 
     words = min(len(first.words), len(one.words), len(two.words)) + 1
     contexts = [read(caption).context[0, :words] for caption in (first, one, two)]
     objects = [read(caption).objects[0, :words] for caption in (first, one, two)]
-    assert torch.equal(contexts[0], contexts[1]) and torch.equal(contexts[0], contexts[2])
-    assert not torch.allclose(objects[0], objects[1]) and not torch.allclose(objects[1], objects[2])
+    assert np.array_equal(contexts[0], contexts[1]) and np.array_equal(contexts[0], contexts[2])
+    assert not np.allclose(objects[0], objects[1]) and not np.allclose(objects[1], objects[2])
     longer = min(len(two.words), len(three[0].words)) + 1
-    assert torch.equal(read(two).objects[0, :longer], read(three[0]).objects[0, :longer])
+    assert np.array_equal(read(two).objects[0, :longer], read(three[0]).objects[0, :longer])
 
 
 def test_captions_of_a_beam_can_be_varied(captioner: Captioner) -> None:
@@ -117,77 +118,184 @@ def test_select_goes_from_likely_to_different() -> None:
     assert select([], 3, 0.5) == []
 
 
-def run(*arguments: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["caption", *arguments])
-    if done.exception is not None and not isinstance(done.exception, SystemExit):
-        assert isinstance(done.exception, UserError), done.exception
-        return 2, str(done.exception)
-    return done.exit_code, done.stdout
-
-
-def test_command_writes_json_and_a_page(folder: Path, tmp_path: Path) -> None:
-    page = tmp_path / "page.html"
-    code, out = run(*map(str, EXAMPLES[:2]), "-n", "2", "--model", str(folder), "--json", "--html", str(page))
-    assert code == 0
-    results = json.loads(out[: out.rindex("]") + 1])
-    assert [result["photo"] for result in results] == [str(path) for path in EXAMPLES[:2]]
-    for result in results:
-        for caption in result["captions"]:
-            assert set(caption) == {"text", "log_probability", "words"}
-            assert all(set(word) == {"word", "box", "weight"} for word in caption["words"])
-    text = page.read_text()
-    assert text.count("<figure>") == 2
-    assert "{{" not in text
-    assert 'src="http' not in text
-
-
-def test_command_goes_on_after_a_bad_photograph(folder: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken.jpg"
-    broken.write_bytes(EXAMPLES[0].read_bytes()[:300])
-    page = tmp_path / "page.html"
-    code, message = run(str(broken), str(EXAMPLES[0]), "--model", str(folder), "-n", "1", "--html", str(page))
-    assert code == 2
-    assert "1 of 2" in message and "broken.jpg" in message
-    assert page.read_text().count("<figure>") == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["nothing-here.jpg"], "nothing-here.jpg does not exist"),
-        (["http://127.0.0.1:9/x.jpg"], "--urls"),
-        (["x.jpg", "--accurate", "--diverse"], "exclude each other"),
-    ],
-)
-def test_bad_arguments_are_one_sentence(arguments: list[str], expected: str) -> None:
-    code, message = run(*arguments)
-    assert code == 2
-    assert expected in message
-
-
-def test_must_and_without(folder: Path) -> None:
-    code, out = run(str(EXAMPLES[0]), "--model", str(folder), "--must", "zebra", "-n", "2", "--json")
-    assert code == 0
-    texts = [caption["text"] for caption in json.loads(out)[0]["captions"]]
-    assert texts and all("zebra" in text for text in texts)
-    code, out = run(str(EXAMPLES[0]), "--model", str(folder), "--without", "person", "-n", "4", "--json")
-    words = {w["word"] for c in json.loads(out)[0]["captions"] for w in c["words"]}
-    assert not words & {"man", "woman", "person", "people"}
-
-
 def test_rescore_equals_the_greedy_search_without_noise(captioner: Captioner) -> None:
-    """A greedy caption at temperature 0 was written under the means: reading it again gives the same figure."""
+    """A greedy caption at latent_temperature 0 was written under the means: reading it again gives the same figure."""
     pictures = [as_picture(path) for path in EXAMPLES[:2]]
     batch = region_batch(captioner.detector.regions(pictures))
-    settings = SearchSettings(temperature=0.0, max_length=6)
-    greedy = search(captioner.model, batch, captioner.vocabulary, 1, settings)
+    settings = SearchSettings(latent_temperature=0.0, max_length=6)
+    greedy = generate(captioner.model, batch, captioner.vocabulary, 1, settings)
     again = rescore(captioner.model, batch, greedy, captioner.vocabulary)
-    drawn = search(captioner.model, batch, captioner.vocabulary, 3, SearchSettings(max_length=6))
+    drawn = generate(captioner.model, batch, captioner.vocabulary, 3, SearchSettings(max_length=6))
     reread = rescore(captioner.model, batch, drawn, captioner.vocabulary)
     for one, other in zip(greedy, again, strict=True):
         assert other[0].log_probability == pytest.approx(one[0].log_probability, abs=1e-4)
     pairs = [
         (a, b) for one, other in zip(drawn, reread, strict=True) for a, b in zip(one, other, strict=True)
     ]
-    assert all(a.units == b.units for a, b in pairs)
+    assert all(a.tokens == b.tokens for a, b in pairs)
     assert any(abs(a.log_probability - b.log_probability) > 1e-3 for a, b in pairs)
+
+
+def test_a_list_with_a_bad_file_gives_the_others(captioner: Captioner, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(EXAMPLES[0].read_bytes()[:300])
+    found = captioner([EXAMPLES[0], broken, np.zeros((4, 4, 3)), EXAMPLES[1]], n=1, max_length=6)  # type: ignore[list-item]
+    assert [isinstance(each, PhotoError) for each in found] == [False, True, True, False]
+    assert found[1].to_json() == {"photo": str(broken), "error": found[1].error}  # type: ignore[union-attr]
+    assert "broken.jpg" in found[1].error and "uint8" in found[2].error  # type: ignore[union-attr]
+    assert [len(each.captions) for each in found] == [1, 0, 0, 1]
+    assert found[3].captions[0].text == captioner(EXAMPLES[1], n=1, max_length=6).captions[0].text
+    with pytest.raises(UserError, match=r"broken\.jpg"):
+        captioner(broken)
+
+
+def test_options_are_those_of_the_search(captioner: Captioner) -> None:
+    found = captioner(EXAMPLES[0], n=2, must=["zebra"], num_beams=2, max_length=6)
+    assert all({"zebra", "zebras"} & {word.word for word in caption.words} for caption in found.captions)
+    given = SearchSettings(seed=9, max_length=6)
+    both = captioner(EXAMPLES[0], n=2, settings=given, latent_temperature=0.3).captions[0].settings
+    assert (both.seed, both.max_length, both.latent_temperature) == (9, 6, 0.3)
+    with pytest.raises(UserError, match="there is no beams"):
+        captioner(EXAMPLES[0], beams=3)
+    with pytest.raises(UserError, match="latent_temperature"):
+        captioner(EXAMPLES[0], temperature=0.4)
+
+
+@pytest.mark.parametrize(
+    ("options", "variety", "temperature", "shown"),
+    [
+        ({}, None, 0.4, 0.1),
+        ({"latent_temperature": 0.8}, None, 0.8, 0.1),
+        ({"latent_temperature": 0.8}, 0.7, 0.8, 0.7),
+        ({"search": "beam"}, None, 0.0, 0.1),
+        ({"search": "beam", "draws": 2}, None, 0.4, 0.1),
+        ({"search": "constrained", "must": ("dog",)}, None, 0.4, 0.1),
+    ],
+)
+def test_accurate_sets_only_what_was_not_given(
+    options: dict[str, object], variety: float | None, temperature: float, shown: float
+) -> None:
+    settings, found = manner(SearchSettings(**options), variety, accurate=True, diverse=False)  # type: ignore[arg-type]
+    assert (settings.latent_temperature, found) == (temperature, shown)
+
+
+def test_variations_contain_what_the_caption_had_to(captioner: Captioner) -> None:
+    first = captioner(EXAMPLES[0], n=1, must=["zebra"], num_beams=2, max_length=6).captions[0]
+    for keep in ("context", "objects"):
+        others = captioner.vary(first, keep=keep, n=2)
+        assert others
+        for other in others:
+            named = bool({"zebra", "zebras"} & {word.word for word in other.words})
+            assert named == other.found.satisfied and named
+    with pytest.raises(UserError, match="vary needs a caption"):
+        captioner.vary("a dog")  # type: ignore[arg-type]
+
+
+def test_a_model_without_latents_draws_words_or_says_so(tmp_path: Path) -> None:
+    captioner = Captioner.from_pretrained(save_tiny_model(tmp_path / "updown", kind="updown"))
+    found = captioner(EXAMPLES[0], n=5, max_length=8)
+    assert len({caption.text for caption in found.captions}) == 5
+    assert found.captions[0].settings.do_sample
+    assert len(captioner(EXAMPLES[0], n=1, max_length=8).captions) == 1
+    assert len(captioner(EXAMPLES[0], n=3, search="beam", max_length=8).captions) == 3
+    with pytest.raises(UserError, match=r"no latents.*--do-sample"):
+        captioner(EXAMPLES[0], n=5, search="latent")
+
+
+def test_a_check_ends_the_work(captioner: Captioner) -> None:
+    steps = []
+
+    def check() -> None:
+        steps.append(1)
+        if len(steps) == 4:
+            raise TimeoutError
+
+    for options in ({}, {"search": "beam"}, {"search": "diverse"}, {"must": ["zebra"], "num_beams": 2}):
+        steps.clear()
+        with pytest.raises(TimeoutError):
+            captioner(EXAMPLES[0], n=2, check=check, **options)
+        assert len(steps) == 4
+    first = captioner(EXAMPLES[0], n=1).captions[0]
+    steps.clear()
+    with pytest.raises(TimeoutError):
+        captioner.vary(first, check=check)
+
+
+def test_every_way_in_decodes_alike(captioner: Captioner) -> None:
+    """A large JPEG is decoded smaller, from a path, from bytes and from an open file."""
+    photo = Image.open(EXAMPLES[0]).resize((2400, 1600))
+    content = io.BytesIO()
+    photo.save(content, "JPEG")
+    sizes = {
+        each.picture.size for each in captioner.open([content.getvalue(), io.BytesIO(content.getvalue())])
+    }  # type: ignore[union-attr]
+    assert len(sizes) == 1 and sizes.pop()[0] < 2400
+
+
+def test_stacked_regions_are_those_of_a_batch(captioner: Captioner) -> None:
+    regions = captioner.detector.regions([as_picture(path) for path in EXAMPLES[:3]])
+    for half in (False, True):
+        if half:
+            regions = [replace(each, features=each.features.astype(np.float16)) for each in regions]
+        stacked, batch = RegionArrays.stack(regions), RegionArrays.of(region_batch(regions))
+        for name, values in vars(stacked).items():
+            other = getattr(batch, name)
+            assert values.dtype == other.dtype and np.array_equal(values, other), name
+
+
+def test_the_detector_follows_from_the_recipe(captioner: Captioner, folder: Path) -> None:
+    recipe = captioner.detector.recipe
+    assert detector_name(recipe, "m") == detector_name(None, "m") == "builtin"
+    other = replace(recipe, name="torchvision:fasterrcnn_resnet50_fpn@COCO_V1/1")
+    assert detector_name(other, "m") == "torchvision:fasterrcnn_resnet50_fpn"
+    assert (
+        detector_name(replace(recipe, name="hf:facebook/detr-resnet-50@abc/1"), "m")
+        == "hf:facebook/detr-resnet-50"
+    )
+    for name in ("bottom-up/2048", "hf:folder@0123/1"):
+        with pytest.raises(
+            UserError, match=f"runs/x was trained on regions of the recipe {name}.*--detector"
+        ):
+            detector_name(replace(recipe, name=name), "runs/x")
+    with pytest.raises(UserError, match="not a detector"):
+        Captioner.from_pretrained(folder, detector="nothing").detector  # noqa: B018
+
+
+def test_a_search_knows_no_torch() -> None:
+    """Nor does a captioner, before it loads a model."""
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import coscap.search.generate, coscap.search.variations, coscap.search.select, coscap.captioner"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "expected"),
+    [
+        ("a man 's dog is n't here", {}, "A man's dog isn't here."),
+        ("a picture of a cat", {}, "A cat."),
+        ("a black and white photo of two dogs", {}, "Two dogs."),
+        ("a close up view of a plate", {}, "A plate."),
+        ("a view of a city", {}, "A view of a city."),
+        ("a photo of", {}, "A photo of."),
+        ("a dog sitting on top of a table with a cup", {"max_chars": 40}, "A dog sitting on top of a table."),
+        (
+            "a dog next to a cat",
+            {"prefix": "Photo: ", "suffix": " (auto)"},
+            "Photo: A dog next to a cat. (auto)",
+        ),
+    ],
+)
+def test_alternative_texts(text: str, options: dict[str, object], expected: str) -> None:
+    assert alt_text(text, **options) == expected  # type: ignore[arg-type]
+
+
+def test_alternative_texts_are_short_and_whole() -> None:
+    words = "a man riding a wave on top of a surfboard next to a very small boat in the ocean near the beach".split()
+    for limit in range(20, 130):
+        alt = alt_text(" ".join(words), limit)
+        assert len(alt) <= limit and alt.endswith(".")
+        assert alt[:-1].lower().split() == words[: len(alt.split())]
+    with pytest.raises(UserError, match="leave at least 20"):
+        alt_text("a dog", 30, prefix="x" * 20)

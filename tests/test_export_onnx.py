@@ -22,7 +22,7 @@ from coscap.export.graphs import graphs_of
 from coscap.export.onnx import Graphs, largest_difference, write_graph
 from coscap.models import Pretrained, build_model, preset
 from coscap.models.noise import normals, row_keys
-from coscap.search import SearchSettings, search
+from coscap.search import SearchSettings, generate
 from coscap.text import Vocabulary
 from coscap.vision.pictures import open_picture
 from tiny_captioner import WORDS
@@ -72,7 +72,7 @@ def test_folder_is_complete_and_described(folder: Path) -> None:
 def test_example_gives_the_captions_of_the_means(
     folder: Path, captioner: Captioner, example: ModuleType
 ) -> None:
-    plain = SearchSettings(temperature=0.0)
+    plain = SearchSettings(latent_temperature=0.0)
     for result in captioner(EXAMPLES, n=1, settings=plain):
         said = example.caption(folder, result.photo, 1, lambda step, name, shape: np.zeros(shape, np.float32))
         assert said == [result.captions[0].text]
@@ -84,7 +84,7 @@ def test_example_gives_the_captions_of_the_same_draws(
     for photo in EXAMPLES[:3]:
         picture = open_picture(photo, least_side=captioner.detector.least_side)
         batch = region_batch(captioner.detector.regions([picture]))
-        ours = search(captioner.model, batch, captioner.vocabulary, 4, SearchSettings(seed=5))[0]
+        ours = generate(captioner.model, batch, captioner.vocabulary, 4, SearchSettings(seed=5))[0]
         keys = row_keys(5, batch.keys, 4)
 
         def noise(step: int, name: str, shape: tuple[int, int], keys=keys):  # type: ignore[no-untyped-def]

@@ -87,7 +87,7 @@ def test_tables_figures_and_numbers_of_every_kind_of_run(made: Path) -> None:
         assert f"| **{row}** |" in page
     assert "without those of the models that COS-CVAE (paired) began with" in page and "| + 10 |" in page
     assert "steps after those of the model that the run began with" in page
-    assert "temperature 0.8" in page and "-n 6 --temperature 0.8 --seed 0 --out" in page
+    assert "temperature 0.8" in page and "-n 6 --latent-temperature 0.8 --seed 0 --out" in page
     assert "COS-CVAE, paper" in page and "| **COS-CVAE** | 6 |" in page
     for name in ("best-ten.png", "best-ten.svg", "cider-by-samples.png", "cider-by-samples.svg"):
         assert (made / name).stat().st_size > 1000
@@ -125,7 +125,7 @@ def test_the_commands_on_the_page_give_its_numbers(made: Path, world: Path, tmp_
         assert done.exception is None, done.exception
 
     run("sample", str(world / "pseudo"), *place, "--split", "validation", "-n", "6", "--seed", "1",
-        "--temperature", "0.8", "--out", str(samples), "--device", "cpu")  # fmt: skip
+        "--latent-temperature", "0.8", "--out", str(samples), "--device", "cpu")  # fmt: skip
     run("evaluate", str(samples), "-r", references, "--metrics", "bleu,cider,rouge,diversity",
         "--json", str(tmp_path / "all.json"))  # fmt: skip
     run("rerank", str(samples), "--regions", str(world / "regions.h5"), "--train", str(world / "data"),

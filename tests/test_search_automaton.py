@@ -1,10 +1,9 @@
 """The automata by themselves: against a plain look at the caption."""
 
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coscap.search.automaton import Automaton, build, stack
+from coscap.search.constrained import Automaton, build, stack
 
 WORD = st.integers(1, 4)
 PHRASE = st.lists(WORD, min_size=1, max_size=3).map(tuple)
@@ -56,10 +55,10 @@ def test_a_phrase_that_contains_an_alternative_adds_no_state() -> None:
 
 def test_stacked_machines_are_padded() -> None:
     one, two = build([frozenset({(7,), (6,)})]), build([frozenset({(8, 9)}), frozenset({(7,)})])
-    both = stack([one, two, build([])], torch.device("cpu"))
-    assert both.words[0].tolist() == [[6, 7], [-1, -1], [-1, -1]]
-    assert both.words[1].tolist() == [[7, -1], [8, -1], [9, -1]]
-    assert (both.words[2] == -1).all()
+    both = stack([one, two, build([])])
+    assert both.tokens[0].tolist() == [[6, 7], [-1, -1], [-1, -1]]
+    assert both.tokens[1].tolist() == [[7, -1], [8, -1], [9, -1]]
+    assert (both.tokens[2] == -1).all()
     assert both.required.tolist() == [1, 2, 0]
     assert both.states == len(two.default)
     _walks_alike(one, both.table[0].tolist(), both.default[0].tolist(), both.met[0].tolist())

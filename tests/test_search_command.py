@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from coscap.cli.sample import sample
 from coscap.errors import UserError
 from coscap.models import ModelConfig, build_model
-from coscap.models.pretrained import save_pretrained
-from coscap.search.settings import SearchSettings, settings_from
+from coscap.models.hub import save_pretrained
+from coscap.search.config import SearchSettings, settings_from
 from coscap.text import load_classes
 from data_made import WIDTH, made_prepared, made_store
 from search_tiny import one_thread as one_thread
@@ -58,15 +58,15 @@ def test_a_results_file_with_n_captions_of_each_picture(world: Path) -> None:
     assert all(isinstance(row["caption"], str) and row["caption"] for row in rows)
     again = run(world, "-n", "3", "--seed", "4", "--max-length", "8", "--batch", "2", "--max-rows", "4")
     assert [row["caption"] for row in again] == [row["caption"] for row in rows]
-    drawn = run(world, "-n", "3", "--seed", "4", "--max-length", "8", "--choose", "sample")
-    assert run(world, "-n", "3", "--seed", "5", "--max-length", "8", "--choose", "sample") != drawn
+    drawn = run(world, "-n", "3", "--seed", "4", "--max-length", "8", "--do-sample")
+    assert run(world, "-n", "3", "--seed", "5", "--max-length", "8", "--do-sample") != drawn
     assert len(run(world, "-n", "2", "--limit", "2", "--split", "train")) == 4
 
 
 @pytest.mark.parametrize("search", ["beam", "diverse", "constrained"])
 def test_the_other_searches(world: Path, search: str) -> None:
     wish = ["--must", "dog", "--must", "horse|bus"] if search == "constrained" else ["--without", "dog"]
-    rows = run(world, "-n", "2", "--search", search, "--beam", "2", "--max-length", "8", *wish)
+    rows = run(world, "-n", "2", "--search", search, "--num-beams", "2", "--max-length", "8", *wish)
     assert len(rows) == 10
     dogs = next(each for each in load_classes("coco").classes if each.name == "dog")
     for row in rows:
@@ -92,12 +92,12 @@ def test_regions_that_are_missing_are_told_or_skipped(world: Path, tmp_path: Pat
     [
         (["--search", "constrained"], "--must zebra"),
         (["--must", "zebra", "--search", "beam"], "--search constrained"),
-        (["--top-k", "5"], "--choose sample"),
+        (["--top-k", "5"], "--do-sample"),
         (["--min-length", "9", "--max-length", "8"], "above max_length"),
         (["--must", "zebra", "--at-least", "2"], "at_least is 2 and must is given 1 times"),
-        (["--temperature", "-1"], "temperature is -1.0"),
+        (["--latent-temperature", "-1"], "latent_temperature is -1.0"),
         (["--split", "nowhere"], "no split"),
-        (["--search", "beam", "--choose", "sample"], "latent search"),
+        (["--search", "beam", "--do-sample"], "latent search"),
     ],
 )
 def test_wrong_settings_are_one_sentence(world: Path, arguments: list[str], words: str) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coscap.search import SearchSettings, search
+from coscap.search import SearchSettings, generate
 from coscap.text.vocabulary import SPECIAL, Vocabulary
 from search_tiny import (
     IDS,
@@ -41,19 +41,19 @@ WISHES = [
 
 
 @pytest.mark.parametrize(("must", "at_least", "meets"), WISHES)
-@pytest.mark.parametrize("length_norm", [0.0, 1.0])
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
 def test_a_full_beam_finds_the_best_captions_that_meet_the_constraints(
-    must: Units, at_least: int | None, meets: object, length_norm: float
+    must: Units, at_least: int | None, meets: object, length_penalty: float
 ) -> None:
     model, batch = TinyModel(seed=21), pictures(1)
     settings = SearchSettings(
-        search="constrained", must=must, at_least=at_least, beam=6**4, max_length=4, draws=1,
-        length_norm=length_norm, exhaustive=True, max_rows=10**6,
+        search="constrained", must=must, at_least=at_least, num_beams=6**4, max_length=4, draws=1,
+        length_penalty=length_penalty, exhaustive=True, max_rows=10**6,
     )  # fmt: skip
-    found = search(model, batch, VOCABULARY, 10, settings)[0]
-    every = ranked(every_caption(model, batch, 4), length_norm)
+    found = generate(model, batch, VOCABULARY, 10, settings)[0]
+    every = ranked(every_caption(model, batch, 4), length_penalty)
     best = [(units, score) for units, score in every if meets(units)][:10]  # type: ignore[operator]
-    assert [caption.units for caption in found if caption.satisfied] == [units for units, _ in best]
+    assert [caption.tokens for caption in found if caption.satisfied] == [units for units, _ in best]
     assert [c.log_probability for c in found if c.satisfied] == pytest.approx([score for _, score in best])
 
 
@@ -63,23 +63,28 @@ def test_a_small_beam_meets_the_constraints_under_each_draw(
 ) -> None:
     model, batch = TinyModel(seed=22), pictures(4)
     settings = SearchSettings(
-        search="constrained", must=must, at_least=at_least, beam=2, max_length=7, seed=5
+        search="constrained", must=must, at_least=at_least, num_beams=2, max_length=7, seed=5
     )
-    found = search(model, batch, VOCABULARY, 5, settings)
-    assert all(meets(caption.units) and caption.satisfied for row in found for caption in row)  # type: ignore[operator]
+    found = generate(model, batch, VOCABULARY, 5, settings)
+    assert all(meets(caption.tokens) and caption.satisfied for row in found for caption in row)  # type: ignore[operator]
     assert [[caption.draw for caption in row] for row in found] == [list(range(5))] * 4
     assert len({caption.text for row in found for caption in row}) > 6
-    alone = [search(model, one_picture(batch, p), VOCABULARY, 5, settings)[0] for p in range(4)]
-    small = search(model, batch, VOCABULARY, 5, settings.model_copy(update={"max_rows": 20}))
+    alone = [generate(model, one_picture(batch, p), VOCABULARY, 5, settings)[0] for p in range(4)]
+    small = generate(model, batch, VOCABULARY, 5, settings.model_copy(update={"max_rows": 20}))
     assert same(found, alone) and same(found, small)
 
 
 def test_without_room_for_the_constraints_the_nearest_captions_are_given_and_marked() -> None:
     model, batch = TinyModel(seed=23), pictures(1)
     settings = SearchSettings(
-        search="constrained", must=("zebra", "car", "near"), beam=40, max_length=2, draws=1, exhaustive=True
+        search="constrained",
+        must=("zebra", "car", "near"),
+        num_beams=40,
+        max_length=2,
+        draws=1,
+        exhaustive=True,
     )
-    found = search(model, batch, VOCABULARY, 3, settings)[0]
+    found = generate(model, batch, VOCABULARY, 3, settings)[0]
     assert not any(caption.satisfied for caption in found)
     wanted = [{"zebra", "zebras"}, {"car"}, {"near"}]
     two = [
@@ -87,15 +92,15 @@ def test_without_room_for_the_constraints_the_nearest_captions_are_given_and_mar
         for item in every_caption(model, batch, 2)
         if sum(bool(set(item[0]) & one) for one in wanted) == 2
     ]
-    assert [caption.units for caption in found] == [units for units, _ in ranked(two, 1.0)[:3]]
+    assert [caption.tokens for caption in found] == [units for units, _ in ranked(two, 1.0)[:3]]
 
 
 def test_forbidden_words_are_not_used_to_meet_a_constraint() -> None:
     settings = SearchSettings(
-        search="constrained", must=("zebra|car",), without=("zebra",), beam=3, max_length=5
+        search="constrained", must=("zebra|car",), without=("zebra",), num_beams=3, max_length=5
     )
-    for caption in search(TinyModel(seed=24), pictures(1), VOCABULARY, 6, settings)[0]:
-        assert "car" in caption.units and not {"zebra", "zebras"} & set(caption.units)
+    for caption in generate(TinyModel(seed=24), pictures(1), VOCABULARY, 6, settings)[0]:
+        assert "car" in caption.tokens and not {"zebra", "zebras"} & set(caption.tokens)
 
 
 def test_a_synonym_stands_for_itself_and_a_class_name_for_all_its_words() -> None:
@@ -103,15 +108,15 @@ def test_a_synonym_stands_for_itself_and_a_class_name_for_all_its_words() -> Non
     model, batch = TinyModel(seed=25, vocabulary=len(vocabulary)), pictures(3)
 
     def texts_with(must: str) -> list[str]:
-        settings = SearchSettings(search="constrained", must=(must,), beam=2, max_length=4)
-        captions = search(model, batch, vocabulary, 20, settings)
+        settings = SearchSettings(search="constrained", must=(must,), num_beams=2, max_length=4)
+        captions = generate(model, batch, vocabulary, 20, settings)
         assert all(caption.satisfied for row in captions for caption in row)
         return [caption.text for row in captions for caption in row]
 
     assert all({"man", "men"} & set(text.split()) for text in texts_with("man"))
     assert any(not {"man", "men"} & set(text.split()) for text in texts_with("person"))
-    settings = SearchSettings(search="constrained", must=("stop sign",), beam=2, max_length=4)
-    for row in search(model, batch, vocabulary, 5, settings):
+    settings = SearchSettings(search="constrained", must=("stop sign",), num_beams=2, max_length=4)
+    for row in generate(model, batch, vocabulary, 5, settings):
         assert all("stop sign" in caption.text for caption in row)  # two units where it is not one
 
 
@@ -124,21 +129,21 @@ def test_objects_that_were_detected_and_not_named_are_brought_in() -> None:
         labels=torch.tensor([[zebra, car, -1], [hydrant, hydrant, zebra], [bus, -1, -1]]),
         scores=torch.tensor([[0.9, 0.3, 1.0], [0.8, 0.7, 0.6], [0.9, 1.0, 1.0]]),
     )
-    settings = SearchSettings(search="constrained", detected=2, beam=3, max_length=6)
-    found = search(model, batch, VOCABULARY, 4, settings)
+    settings = SearchSettings(search="constrained", detected=2, num_beams=3, max_length=6)
+    found = generate(model, batch, VOCABULARY, 4, settings)
     said = [
-        set(row[0].units)
-        for row in search(model, batch, VOCABULARY, 1, SearchSettings(temperature=0.0, max_length=6))
+        set(row[0].tokens)
+        for row in generate(model, batch, VOCABULARY, 1, SearchSettings(latent_temperature=0.0, max_length=6))
     ]
     for caption in found[0]:
-        assert {"zebra", "zebras"} & (set(caption.units) | said[0])
+        assert {"zebra", "zebras"} & (set(caption.tokens) | said[0])
     for caption in found[1]:
-        assert {"zebra", "zebras"} & (set(caption.units) | said[1])
-        assert "fire hydrant" in set(caption.units) | said[1]
+        assert {"zebra", "zebras"} & (set(caption.tokens) | said[1])
+        assert "fire hydrant" in set(caption.tokens) | said[1]
     assert all(caption.satisfied for row in found for caption in row)  # "bus" is no word of this model
     sure = settings.model_copy(update={"detected_score": 0.95})
-    beams = SearchSettings(search="beam", draws=4, beam=3, max_length=6)
-    assert same(search(model, batch, VOCABULARY, 4, sure), search(model, batch, VOCABULARY, 4, beams))
+    beams = SearchSettings(search="beam", draws=4, num_beams=3, max_length=6)
+    assert same(generate(model, batch, VOCABULARY, 4, sure), generate(model, batch, VOCABULARY, 4, beams))
 
 
 def test_ids_of_the_tests_are_as_thought() -> None:

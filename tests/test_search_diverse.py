@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
-import torch
 
 from coscap.data.batch import RegionBatch
-from coscap.search import SearchSettings, search
+from coscap.search import SearchSettings, generate
+from coscap.search.model import Floats, RegionArrays
 from search_tiny import IDS, VOCABULARY, TinyModel, one_picture, pictures, same
 from search_tiny import one_thread as one_thread
 
@@ -48,11 +49,11 @@ def plain_diverse(
     return done
 
 
-def _next(model: TinyModel, batch: RegionBatch, words: tuple[int, ...]) -> torch.Tensor:
-    state = model.start(batch, 1)
-    logs, state, _ = model.step(torch.tensor([VOCABULARY.START]), state)
+def _next(model: TinyModel, batch: RegionBatch, words: tuple[int, ...]) -> Floats:
+    state = model.start(RegionArrays.of(batch), 1)
+    logs, state, _ = model.logs(np.array([VOCABULARY.START]), state)
     for word in words:
-        logs, state, _ = model.step(torch.tensor([word]), state)
+        logs, state, _ = model.logs(np.array([word]), state)
     return logs[0]
 
 
@@ -62,16 +63,21 @@ def _next(model: TinyModel, batch: RegionBatch, words: tuple[int, ...]) -> torch
 def test_groups_choose_as_the_definition_says(groups: int, width: int, strength: float) -> None:
     model, batch = TinyModel(seed=11), pictures(3)
     settings = SearchSettings(
-        search="diverse", temperature=1.0, groups=groups, beam=width, diversity=strength, max_length=4
+        search="diverse",
+        latent_temperature=1.0,
+        num_beam_groups=groups,
+        num_beams=width,
+        diversity_penalty=strength,
+        max_length=4,
     )
-    found = search(model, batch, VOCABULARY, groups * width, settings)
+    found = generate(model, batch, VOCABULARY, groups * width, settings)
     for picture, captions in enumerate(found):
         only = one_picture(batch, picture)
         done = plain_diverse(model, only, groups, width, strength, 4, each=width)
         expected = [
             done[group][rank] for rank in range(width) for group in range(groups) if rank < len(done[group])
         ]
-        assert [VOCABULARY.encode(c.units) for c in captions] == [list(h.words[:-1]) for h in expected]
+        assert [VOCABULARY.encode(c.tokens) for c in captions] == [list(h.words[:-1]) for h in expected]
         assert [c.log_probability for c in captions] == pytest.approx([h.score for h in expected])
 
 
@@ -79,33 +85,41 @@ def test_a_stronger_penalty_gives_more_different_captions() -> None:
     model, batch = TinyModel(seed=12), pictures(8)
     different = []
     for strength in (0.0, 0.5, 5.0):
-        settings = SearchSettings(search="diverse", diversity=strength, max_length=6)
-        found = search(model, batch, VOCABULARY, 5, settings)
+        settings = SearchSettings(search="diverse", diversity_penalty=strength, max_length=6)
+        found = generate(model, batch, VOCABULARY, 5, settings)
         different.append(sum(len({caption.text for caption in row}) for row in found))
     assert different[0] == 8 < different[1] < different[2]
 
 
 def test_one_group_is_beam_search() -> None:
     model, batch = TinyModel(seed=13), pictures(5)
-    beam = search(model, batch, VOCABULARY, 3, SearchSettings(search="beam", beam=4, max_length=6))
-    one = search(
-        model, batch, VOCABULARY, 3, SearchSettings(search="diverse", groups=1, beam=4, max_length=6)
+    beam = generate(model, batch, VOCABULARY, 3, SearchSettings(search="beam", num_beams=4, max_length=6))
+    one = generate(
+        model,
+        batch,
+        VOCABULARY,
+        3,
+        SearchSettings(search="diverse", num_beam_groups=1, num_beams=4, max_length=6),
     )
     assert same(beam, one)
 
 
 def test_more_groups_than_captions_and_results_do_not_depend_on_the_batch() -> None:
     model, batch = TinyModel(seed=14), pictures(6)
-    settings = SearchSettings(search="diverse", groups=4, beam=2, draws=2, diversity=1.0, max_length=6)
-    together = search(model, batch, VOCABULARY, 4, settings)
+    settings = SearchSettings(
+        search="diverse", num_beam_groups=4, num_beams=2, draws=2, diversity_penalty=1.0, max_length=6
+    )
+    together = generate(model, batch, VOCABULARY, 4, settings)
     assert [[caption.draw for caption in row] for row in together] == [[0, 0, 1, 1]] * 6
-    alone = [search(model, one_picture(batch, p), VOCABULARY, 4, settings)[0] for p in range(6)]
-    small = search(model, batch, VOCABULARY, 4, settings.model_copy(update={"max_rows": 1}))
+    alone = [generate(model, one_picture(batch, p), VOCABULARY, 4, settings)[0] for p in range(6)]
+    small = generate(model, batch, VOCABULARY, 4, settings.model_copy(update={"max_rows": 1}))
     assert same(together, alone) and same(together, small)
 
 
 def test_distinct_takes_the_next_best_of_a_group() -> None:
     model, batch = TinyModel(seed=12), pictures(8)
-    settings = SearchSettings(search="diverse", diversity=0.1, beam=3, max_length=6, distinct=True)
-    for row in search(model, batch, VOCABULARY, 3, settings):
+    settings = SearchSettings(
+        search="diverse", diversity_penalty=0.1, num_beams=3, max_length=6, distinct=True
+    )
+    for row in generate(model, batch, VOCABULARY, 3, settings):
         assert len({caption.text for caption in row}) == len(row) == 3

@@ -7,7 +7,8 @@ import torch
 
 from coscap.data.batch import RegionBatch
 from coscap.models import CaptionModel, ModelConfig, build_model
-from coscap.search import SearchSettings, search
+from coscap.models.stepper import TorchStepper
+from coscap.search import SearchSettings, generate
 from coscap.text.vocabulary import END, START
 from models_batch import make_regions
 from search_tiny import IDS, VOCABULARY, contains, one_picture, same
@@ -62,17 +63,19 @@ def test_full_beams_equal_brute_force(kind: str) -> None:
     model, batch = small(kind), double(make_regions(1))
     draws = 1 if kind == "updown" else 2
     every = [brute_force(model, batch, draw, seed=3) for draw in range(draws)]
-    full = {"beam": 6**LONGEST, "max_length": LONGEST, "seed": 3, "exhaustive": True, "draws": draws}
-    found = search(model, batch, VOCABULARY, 3 * draws, SearchSettings(search="beam", **full))[0]
+    full = {"num_beams": 6**LONGEST, "max_length": LONGEST, "seed": 3, "exhaustive": True, "draws": draws}
+    found = generate(
+        TorchStepper(model), batch, VOCABULARY, 3 * draws, SearchSettings(search="beam", **full)
+    )[0]
     for draw in range(draws):
         here = found[3 * draw : 3 * draw + 3]
-        assert [caption.units for caption in here] == [units for units, _ in every[draw][:3]]
+        assert [caption.tokens for caption in here] == [units for units, _ in every[draw][:3]]
         assert [c.log_probability for c in here] == pytest.approx([score for _, score in every[draw][:3]])
     settings = SearchSettings(search="constrained", must=("near a", "zebra"), **full)
-    found = search(model, batch, VOCABULARY, draws, settings)[0]
+    found = generate(TorchStepper(model), batch, VOCABULARY, draws, settings)[0]
     for caption, captions in zip(found, every, strict=True):
         best = next(u for u, _ in captions if contains(u, ("near", "a")) and {"zebra", "zebras"} & set(u))
-        assert caption.units == best and caption.satisfied
+        assert caption.tokens == best and caption.satisfied
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -80,24 +83,26 @@ def test_full_beams_equal_brute_force(kind: str) -> None:
     "settings",
     [
         SearchSettings(max_length=6, seed=2),
-        SearchSettings(max_length=6, seed=2, choose="sample", top_p=0.9),
-        SearchSettings(max_length=6, seed=2, search="beam", beam=3, draws=2),
-        SearchSettings(max_length=6, seed=2, search="diverse", beam=2),
-        SearchSettings(max_length=6, seed=2, search="constrained", must=("zebra", "near a"), beam=2),
+        SearchSettings(max_length=6, seed=2, do_sample=True, top_p=0.9),
+        SearchSettings(max_length=6, seed=2, search="beam", num_beams=3, draws=2),
+        SearchSettings(max_length=6, seed=2, search="diverse", num_beams=2),
+        SearchSettings(max_length=6, seed=2, search="constrained", must=("zebra", "near a"), num_beams=2),
     ],
     ids=["greedy", "sample", "beam", "diverse", "constrained"],
 )
 def test_results_do_not_depend_on_the_batch(kind: str, settings: SearchSettings) -> None:
     model, batch = small(kind), double(make_regions(5))
-    together = search(model, batch, VOCABULARY, 4, settings)
-    alone = [search(model, one_picture(batch, p), VOCABULARY, 4, settings)[0] for p in range(5)]
-    few = search(model, batch, VOCABULARY, 4, settings.model_copy(update={"max_rows": 6}))
+    together = generate(TorchStepper(model), batch, VOCABULARY, 4, settings)
+    alone = [
+        generate(TorchStepper(model), one_picture(batch, p), VOCABULARY, 4, settings)[0] for p in range(5)
+    ]
+    few = generate(TorchStepper(model), batch, VOCABULARY, 4, settings.model_copy(update={"max_rows": 6}))
     assert same(together, alone) and same(together, few)
     assert [len(row) for row in together] == [4] * 5
 
 
 def test_a_model_without_latents_gives_the_n_best_of_a_constrained_search() -> None:
-    settings = SearchSettings(search="constrained", must=("zebra",), beam=4, max_length=5)
-    for row in search(small("updown"), double(make_regions(3)), VOCABULARY, 4, settings):
+    settings = SearchSettings(search="constrained", must=("zebra",), num_beams=4, max_length=5)
+    for row in generate(TorchStepper(small("updown")), double(make_regions(3)), VOCABULARY, 4, settings):
         assert [caption.draw for caption in row] == [0, 0, 0, 0]
         assert len({caption.text for caption in row}) == 4

@@ -49,7 +49,7 @@ def test_captions_are_those_of_the_captioner(client: TestClient, captioner: Capt
     assert [result["photo"] for result in told] == [path.name for path in EXAMPLES[:2]]
     from coscap.search import SearchSettings
 
-    settings = SearchSettings(seed=4, temperature=0.8, max_length=6)
+    settings = SearchSettings(seed=4, latent_temperature=0.8, max_length=6)
     expected = [result.to_json() for result in captioner(EXAMPLES[:2], n=3, variety=0.3, settings=settings)]
     ids = [caption.pop("id") for result in told for caption in result["captions"]]
     assert len(set(ids)) == len(ids)
@@ -65,7 +65,7 @@ def test_variations_of_a_caption(client: TestClient, captioner: Captioner) -> No
         found = answer.json()["captions"]
         assert len(found) <= 3
         assert all(other["text"] != first["text"] for other in found)
-        assert all(set(other) == {"id", "text", "log_probability", "words"} for other in found)
+        assert all(set(other) == {"id", "text", "alt", "log_probability", "words"} for other in found)
         again = client.post("/variations", json={"id": found[0]["id"], "keep": keep, "n": 2, "seed": 9})
         assert again.status_code == 200 and again.json()["captions"]
         assert all(other["text"] != found[0]["text"] for other in again.json()["captions"])

@@ -14,7 +14,7 @@ import uvicorn
 from chromium import Browser, find_chromium
 from coscap import Captioner
 from coscap.captioner import as_picture
-from coscap.page import render
+from coscap.page import figure, render
 from coscap.search import SearchSettings
 from coscap.serve.app import create_app
 from coscap.serve.study.answers import Answers
@@ -229,7 +229,8 @@ def test_the_page_of_the_command(browser: Browser, captioner: Captioner, tmp_pat
     photos = [EXAMPLES / "cat.jpg", EXAMPLES / "coffee.jpg"]
     found = captioner(photos, n=3, settings=SearchSettings(max_length=8))
     page = tmp_path / "captions.html"
-    page.write_text(render(found, [as_picture(photo) for photo in photos]), encoding="utf-8")
+    figures = [(each.photo, figure(each.to_json(), as_picture(each.photo))) for each in found]
+    page.write_text(render(figures), encoding="utf-8")
     browser.open(page.as_uri())
     word, box = "document.querySelector('.caption span')", "document.querySelector('.box')"
     assert browser.run(f"{box}.hidden")

@@ -1,41 +1,44 @@
-"""The public API: `Captioner.from_pretrained()("photo.jpg", n=5)`."""
+"""The public API, and the one way from photographs to captions: `Captioner.from_pretrained()("photo.jpg", n=5)`.
 
-from collections.abc import Sequence
+photos ─▶ open ─▶ pictures ─▶ detector ─▶ Regions ─▶ generate ─▶ rescore ─▶ select ─▶ PhotoCaptions
+            └▶ PhotoError in the place of each that cannot be read
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, BinaryIO, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from coscap.data.collate import region_batch
+from coscap.alt import alt_text
 from coscap.errors import UserError
-from coscap.models.pretrained import Pretrained, load_pretrained
-from coscap.search.caption import Caption
-from coscap.search.entry import search
-from coscap.search.rescore import rescore
-from coscap.search.select import select
-from coscap.search.settings import SearchSettings
-from coscap.search.vary import Keep, keep_latents, vary
-from coscap.shipped import SHIPPED, model_folder
-from coscap.text.objects import load_classes
+from coscap.search.config import SearchSettings, settings_from
+from coscap.search.generate import generate
+from coscap.search.model import Caption, Check, LatentValues, RegionArrays, SearchModel
+from coscap.search.select import rescore, select
+from coscap.search.variations import Keep, keep_latents, vary
+from coscap.shipped import SHIPPED, check_device, detector_name, model_folder
+from coscap.text.objects import ObjectClasses, load_classes
+from coscap.text.vocabulary import Vocabulary
 from coscap.vision.detectors import Detector, load_detector
-from coscap.vision.pictures import open_picture
-from coscap.vision.regions import Regions
+from coscap.vision.pictures import PIXEL_LIMIT, open_picture
+from coscap.vision.regions import Recipe, Regions
 
-if TYPE_CHECKING:
-    import torch
-
-    from coscap.models.latents import Latents
-
-Photo = str | Path | bytes | Image.Image | NDArray[np.uint8]
+Photo = (
+    str | Path | bytes | BinaryIO | Image.Image | NDArray[np.uint8] | Callable[[], bytes] | UserError
+)  # a callable is asked for the bytes; a UserError says why they could not be had
 POOL = 4  # draws for each caption that is shown
+VARIETY = 0.5
+ACCURATE, DIVERSE = (0.4, 0.1), (1.0, 0.9)  # latent_temperature and variety of the two plain choices
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a caption and the region that the model looked at most when it wrote it."""
+    """A word of a caption and the region that the model attended to most when it wrote it."""
 
     word: str
     box: tuple[float, float, float, float]
@@ -57,26 +60,70 @@ class PhotoCaption:
     """The caption as the search found it, with its whole attention."""
     settings: SearchSettings = field(repr=False, compare=False)
     regions: Regions = field(repr=False, compare=False)
-    kept: "Latents | None" = field(default=None, repr=False, compare=False)
+    kept: LatentValues | None = field(default=None, repr=False, compare=False)
     """The latents that a variation has in common with the caption it was made from."""
+
+    @property
+    def alt(self) -> str:
+        """The caption as an alternative text: one sentence of at most 125 characters (coscap.alt.alt_text)."""
+        return alt_text(self.text)
 
     def to_json(self) -> dict[str, Any]:
         words = [{"word": word.word, "box": list(word.box), "weight": word.weight} for word in self.words]
-        told = {"text": self.text, "log_probability": self.log_probability, "words": words}
-        return (
-            told if self.found.satisfied else {**told, "satisfied": False}
-        )  # the search could not meet a wish
+        row = {"text": self.text, "alt": self.alt, "log_probability": self.log_probability, "words": words}
+        return row if self.found.satisfied else {**row, "satisfied": False}
 
 
 @dataclass(frozen=True)
 class PhotoCaptions:
-    """The captions of one photograph, the best first."""
+    """The captions of one photograph.
+
+    Those of draws begin with the likeliest; each further one is the best compromise between likely and unlike those
+    before it. Those of beams come in the order of the search.
+    """
 
     photo: str
     captions: tuple[PhotoCaption, ...]
 
     def to_json(self) -> dict[str, Any]:
         return {"photo": self.photo, "captions": [caption.to_json() for caption in self.captions]}
+
+
+@dataclass(frozen=True)
+class PhotoError:
+    """Stands in a list of results for a photograph that could not be read."""
+
+    photo: str
+    error: str
+    """One sentence: what is wrong and what to do."""
+    captions: tuple[PhotoCaption, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"photo": self.photo, "error": self.error}
+
+
+@dataclass(frozen=True)
+class OpenedPhoto:
+    """A photograph that could be read."""
+
+    name: str
+    picture: Image.Image  # upright RGB, perhaps decoded at a half, a quarter or an eighth of its size
+
+
+class LoadedModel(Protocol):
+    """What belongs to a model besides its steps (coscap.models.hub.Pretrained)."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+    @property
+    def recipe(self) -> Recipe | None: ...
+    @property
+    def classes(self) -> ObjectClasses | None: ...
+    def check_recipe(self, recipe: Recipe) -> None:
+        """Refuse regions that were made in another way than the model was trained with."""
+        ...
 
 
 class Captioner:
@@ -87,60 +134,123 @@ class Captioner:
     ...     print(caption.text)
     """
 
-    def __init__(self, pretrained: Pretrained, detector: Detector) -> None:
-        pretrained.check_recipe(detector.recipe)
-        self.model = pretrained.model.eval()
-        self.vocabulary = pretrained.vocabulary
-        self.objects = pretrained.classes or load_classes("coco")
-        self.detector = detector
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        model: SearchModel[Any],
+        detector: Detector | str | None = None,
+        device: str = "cpu",
+    ) -> None:
+        """`model` is the model of `loaded` as searches use it. `detector` is one, or the name of one; without it,
+        the detector that the model was trained with is loaded when the first photograph needs it."""
+        self.loaded, self.model, self.device = loaded, model, device
+        self.vocabulary = loaded.vocabulary
+        self.objects = loaded.classes or load_classes("coco")
+        self._given_detector = detector
+        if detector is not None and not isinstance(detector, str):
+            loaded.check_recipe(detector.recipe)
 
     @classmethod
     def from_pretrained(
-        cls, model: str | Path = SHIPPED, *, device: str = "cpu", detector: Detector | None = None
+        cls,
+        model: str | Path = SHIPPED,
+        *,
+        device: str = "cpu",
+        detector: Detector | str | None = None,
     ) -> "Captioner":
         """The model inside the package, one in a folder (a run of `coscap train`), or `owner/name` on a hub."""
-        loaded = load_pretrained(model_folder(model))
-        loaded.model.to(device)
-        return cls(loaded, detector or load_detector(device=device))
+        check_device(device)
+        from coscap.models.hub import load_pretrained
+        from coscap.models.stepper import TorchStepper
 
-    @property
-    def device(self) -> "torch.device":
-        return next(self.model.parameters()).device
+        loaded = load_pretrained(model_folder(model))
+        return cls(loaded, TorchStepper(loaded.model.to(device).eval()), detector, device)
+
+    @cached_property
+    def detector(self) -> Detector:
+        """What finds the regions of photographs."""
+        given = self._given_detector
+        if given is not None and not isinstance(given, str):
+            return given
+        name = given or detector_name(self.loaded.recipe, self.loaded.source)
+        classes = self._looked_for(name)
+        found = load_detector(name, classes=classes, device=self.device)
+        self.loaded.check_recipe(found.recipe)
+        return found
+
+    def _looked_for(self, name: str) -> Sequence[str]:
+        """The classes that an open-vocabulary detector looks for: those of the model's recipe."""
+        recipe = self.loaded.recipe
+        return (
+            recipe.classes if recipe is not None and name.startswith("hf:") and "owl" in name.lower() else ()
+        )
 
     @overload
     def __call__(self, photos: Photo, n: int = 5, **options: Any) -> PhotoCaptions: ...
     @overload
-    def __call__(self, photos: Sequence[Photo], n: int = 5, **options: Any) -> list[PhotoCaptions]: ...
+    def __call__(
+        self, photos: Sequence[Photo], n: int = 5, **options: Any
+    ) -> list[PhotoCaptions | PhotoError]: ...
     def __call__(
         self, photos: Photo | Sequence[Photo], n: int = 5, **options: Any
-    ) -> PhotoCaptions | list[PhotoCaptions]:
+    ) -> PhotoCaptions | list[PhotoCaptions | PhotoError]:
         """n captions for a photograph, or for each of a list: paths, bytes, PIL pictures, arrays (H, W, 3).
 
-        Options are those of `caption`: variety and settings.
+        Options are `accurate`, `diverse`, `variety` (as of `describe`) and all fields of SearchSettings, for example
+        `captioner(photo, accurate=True, must=["dog"])`. A photograph that cannot be read raises a UserError; in a
+        list, a PhotoError is in its place and the others are captioned.
         """
-        if isinstance(photos, str | Path | bytes | Image.Image | np.ndarray):
-            return self.caption([photos], n, **options)[0]
-        found: list[PhotoCaptions] = []
-        for start in range(0, len(photos), self.detector.batch):
-            found += self.caption(photos[start : start + self.detector.batch], n, **options)
-        return found
+        if isinstance(photos, Sequence) and not isinstance(photos, str | bytes):
+            return list(self.stream(photos, n, **options))
+        (only,) = self.stream([photos], n, **options)
+        if isinstance(only, PhotoError):
+            raise UserError(only.error)
+        return only
 
-    def caption(
+    def stream(
+        self, photos: Sequence[Photo], n: int = 5, *, names: Sequence[str] | None = None, **options: Any
+    ) -> Iterator[PhotoCaptions | PhotoError]:
+        """The same as an iterator that works on as many photographs at once as the detector likes."""
+        settings, variety = self._asked(n, **options)
+        for first in range(0, len(photos), self.detector.batch):
+            here = slice(first, first + self.detector.batch)
+            opened = self.open(photos[here], None if names is None else names[here], first=first)
+            yield from self.caption(opened, n, settings=settings, variety=variety, check=options.get("check"))
+
+    def open(
         self,
         photos: Sequence[Photo],
-        n: int = 5,
+        names: Sequence[str] | None = None,
         *,
-        variety: float = 0.5,
-        settings: SearchSettings | None = None,
-    ) -> list[PhotoCaptions]:
-        """Captions of one batch of photographs.
+        pixel_limit: int = PIXEL_LIMIT,
+        first: int = 0,
+    ) -> list[OpenedPhoto | PhotoError]:
+        """Every photograph as an upright picture, decoded in the one way that this detector needs."""
+        opened: list[OpenedPhoto | PhotoError] = []
+        for place, photo in enumerate(photos):
+            name = _name(photo, first + place) if names is None else names[place]
+            try:
+                picture = as_picture(
+                    photo,
+                    self.detector.least_side,
+                    name=None if names is None else name,
+                    pixel_limit=pixel_limit,
+                )
+                opened.append(OpenedPhoto(name, picture))
+            except UserError as error:
+                opened.append(PhotoError(name, str(error)))
+        return opened
 
-        A latent search draws four captions for each one shown and takes likely ones that differ: `variety`
-        0 takes the likeliest, 1 the most different. `settings` decides everything else.
-        """
-        pictures = [as_picture(photo, self.detector.least_side) for photo in photos]
-        names = [_name(photo, place) for place, photo in enumerate(photos)]
-        return self.describe(names, self.detector.regions(pictures), n, variety=variety, settings=settings)
+    def caption(
+        self, opened: Sequence[OpenedPhoto | PhotoError], n: int = 5, **options: Any
+    ) -> list[PhotoCaptions | PhotoError]:
+        """Captions of one batch of opened photographs, those that could not be opened in their places."""
+        good = [each for each in opened if isinstance(each, OpenedPhoto)]
+        if not good:
+            return [each for each in opened if isinstance(each, PhotoError)]
+        regions = self.detector.regions([each.picture for each in good])
+        found = iter(self.describe([each.name for each in good], regions, n, **options))
+        return [next(found) if isinstance(each, OpenedPhoto) else each for each in opened]
 
     def describe(
         self,
@@ -148,45 +258,86 @@ class Captioner:
         regions: Sequence[Regions],
         n: int = 5,
         *,
-        variety: float = 0.5,
+        accurate: bool = False,
+        diverse: bool = False,
+        variety: float | None = None,
         settings: SearchSettings | None = None,
+        check: Check | None = None,
+        **options: Any,
     ) -> list[PhotoCaptions]:
-        """The same for pictures whose regions are known."""
-        if not 0 <= variety <= 1:
-            raise UserError(f"variety is {variety}, and it goes from 0 (likeliest) to 1 (most different).")
-        settings = settings or SearchSettings()
-        pooled = settings.search == "latent" and settings.draws is None
-        batch = region_batch(regions).to(self.device)
-        found = search(
-            self.model,
-            batch,
-            self.vocabulary,
-            POOL * n if pooled else n,
-            settings,
-            objects=self.objects,
-            classes=self.detector.recipe.classes,
+        """The captions of pictures whose regions are known.
+
+        A latent search draws four captions for each one shown and takes likely ones that differ: `variety` 0 takes
+        the likeliest, 1 the most different (0.5 if unset). `accurate` and `diverse` set variety and the latents'
+        temperature, where they are not given. Further options are fields of SearchSettings; they stand above those of
+        `settings`. `check` is called before each step and may raise to end the work.
+        """
+        settings, variety = self._asked(
+            n, accurate=accurate, diverse=diverse, variety=variety, settings=settings, **options
         )
-        found = rescore(self.model, batch, found, self.vocabulary)
+        pooled = settings.search == "latent" and settings.draws is None
+        arrays = RegionArrays.stack(regions)
+        found = self.generate(arrays, POOL * n if pooled else n, settings, check=check)
+        found = rescore(self.model, arrays, found, self.vocabulary, check)
         if pooled:
             found = [select(captions, n, variety) for captions in found]
         return [
-            PhotoCaptions(name, tuple(_told(caption, seen, settings) for caption in captions))
+            PhotoCaptions(name, tuple(_photo_caption(caption, seen, settings) for caption in captions))
             for name, seen, captions in zip(names, regions, found, strict=True)
         ]
 
+    def generate(
+        self,
+        regions: RegionArrays | Sequence[Regions],
+        n: int,
+        settings: SearchSettings | None = None,
+        *,
+        classes: Sequence[str] | None = None,
+        latents: LatentValues | None = None,
+        check: Check | None = None,
+    ) -> list[list[Caption]]:
+        """n captions of each picture as the search finds them: not rescored, none left out.
+
+        `classes` are the names that the regions' labels stand for, if another recipe than the detector's made them.
+        """
+        if not isinstance(regions, RegionArrays):
+            regions = RegionArrays.stack(regions)
+        recipe = self.loaded.recipe
+        return generate(
+            self.model,
+            regions,
+            self.vocabulary,
+            n,
+            settings,
+            objects=self.objects,
+            classes=classes or (recipe.classes if recipe is not None else None),
+            latents=latents,
+            check=check,
+        )
+
     def vary(
-        self, caption: PhotoCaption, keep: Keep = "context", n: int = 5, seed: int = 1
+        self,
+        caption: PhotoCaption,
+        keep: Keep = "context",
+        n: int = 5,
+        seed: int = 1,
+        check: Check | None = None,
     ) -> list[PhotoCaption]:
         """Up to n other captions of the same photograph, with this one's context or objects kept.
 
-        What it gives can be varied again.
+        What it returns can be varied again. What the caption had to contain, its variations have to contain, too.
         """
+        if not isinstance(caption, PhotoCaption):
+            raise UserError(
+                f"vary needs a caption that a captioner returned, such as captioner(photo).captions[0], and "
+                f"was given {caption!r}."
+            )
         if keep not in ("context", "objects"):
             raise UserError(f"keep is {keep!r}, and it is context or objects.")
-        batch = region_batch([caption.regions]).to(self.device)
+        regions = RegionArrays.stack([caption.regions])
         kept = keep_latents(
             self.model,
-            batch,
+            regions,
             caption.found,
             self.vocabulary,
             keep=keep,
@@ -194,16 +345,81 @@ class Captioner:
             kept=caption.kept,
         )
         # Captions of beams were found at the latents' means, where every draw would be the same.
-        drawn = {"seed": seed, "temperature": caption.settings.temperature or 1.0}
+        drawn = {"seed": seed, "latent_temperature": caption.settings.latent_temperature or 1.0}
         settings = caption.settings.model_copy(update=drawn)
-        found = vary(self.model, batch, kept, self.vocabulary, self.objects, n=POOL * n, settings=settings)
-        found = rescore(self.model, batch, [found], self.vocabulary)[0]
+        recipe = self.loaded.recipe
+        found = vary(
+            self.model,
+            regions,
+            kept,
+            self.vocabulary,
+            self.objects,
+            n=POOL * n,
+            settings=settings,
+            classes=None if recipe is None else recipe.classes,
+            check=check,
+        )
+        found = rescore(self.model, regions, [found], self.vocabulary, check)[0]
         fresh = [other for other in found if other.text != caption.text]
-        return [_told(other, caption.regions, settings, kept) for other in select(fresh, n, 0.5)]
+        return [_photo_caption(each, caption.regions, settings, kept) for each in select(fresh, n, VARIETY)]
+
+    def _asked(
+        self,
+        n: int,
+        *,
+        accurate: bool = False,
+        diverse: bool = False,
+        variety: float | None = None,
+        settings: SearchSettings | None = None,
+        check: Check | None = None,
+        **options: Any,
+    ) -> tuple[SearchSettings, float]:
+        """Settings and variety as they are asked for."""
+        given = {} if settings is None else settings.model_dump(exclude_unset=True)
+        merged = settings_from(**{**given, **options}) if options or settings is None else settings
+        chosen, variety = manner(merged, variety, accurate, diverse)
+        return for_model(chosen, self.model, n), variety
 
 
-def as_picture(photo: Photo, least_side: int = 0) -> Image.Image:
+def manner(
+    settings: SearchSettings, variety: float | None, accurate: bool, diverse: bool
+) -> tuple[SearchSettings, float]:
+    """Settings and variety under the two plain choices; what was given explicitly, or follows from one draw, stays."""
+    if accurate and diverse:
+        raise UserError(
+            "accurate and diverse exclude each other; give one of them (--accurate or --diverse)."
+        )
+    if variety is not None and not 0 <= variety <= 1:
+        raise UserError(f"variety is {variety}, and it goes from 0 (likeliest) to 1 (most different).")
+    if not (accurate or diverse):
+        return settings, VARIETY if variety is None else variety
+    temperature, usual = ACCURATE if accurate else DIVERSE
+    if "latent_temperature" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"latent_temperature": temperature})
+    return settings, usual if variety is None else variety
+
+
+def for_model(settings: SearchSettings, model: SearchModel[Any], n: int) -> SearchSettings:
+    """Settings under which a model can give n different captions.
+
+    All draws of a model without latents are one caption. If no search was chosen, its words are drawn instead.
+    """
+    if n == 1 or model.latent_names or settings.search != "latent" or settings.do_sample:
+        return settings
+    if "search" in settings.model_fields_set or settings.draws is not None or settings.beams > 1:
+        raise UserError(
+            f"This model has no latents, so all {n} draws would be the same caption; draw words (--do-sample), "
+            "or take --search beam or --search diverse."
+        )
+    return settings.model_copy(update={"do_sample": True})
+
+
+def as_picture(
+    photo: Photo, least_side: int = 0, *, name: str | None = None, pixel_limit: int = PIXEL_LIMIT
+) -> Image.Image:
     """An upright RGB picture of whatever was given; a file may be decoded smaller, down to `least_side`."""
+    if isinstance(photo, UserError):
+        raise photo
     if isinstance(photo, np.ndarray):
         if photo.dtype != np.uint8 or photo.ndim not in (2, 3):
             raise UserError(
@@ -213,20 +429,26 @@ def as_picture(photo: Photo, least_side: int = 0) -> Image.Image:
         return Image.fromarray(photo).convert("RGB")
     if isinstance(photo, Image.Image):
         return photo.convert("RGB")
-    return open_picture(photo, least_side=least_side)
+    if callable(photo):
+        photo = photo()
+    if not isinstance(photo, str | Path | bytes) and not hasattr(photo, "read"):
+        raise UserError(
+            f"{type(photo).__name__} is no photograph; give a path, bytes, a PIL picture or an array."
+        )
+    return open_picture(photo, least_side=least_side, name=name, pixel_limit=pixel_limit)
 
 
 def _name(photo: Photo, place: int) -> str:
     return str(photo) if isinstance(photo, str | Path) else f"photo {place + 1}"
 
 
-def _told(
-    caption: Caption, regions: Regions, settings: SearchSettings, kept: "Latents | None" = None
+def _photo_caption(
+    caption: Caption, regions: Regions, settings: SearchSettings, kept: LatentValues | None = None
 ) -> PhotoCaption:
     words = []
-    for unit, attention in zip(caption.units, caption.attention, strict=True):
+    for token, attention in zip(caption.tokens, caption.attention, strict=True):
         region = int(np.argmax(attention[: len(regions)]))
         x1, y1, x2, y2 = (round(float(side), 5) for side in regions.boxes[region])
-        words.append(Word(unit, (x1, y1, x2, y2), round(float(attention[region]), 5)))
+        words.append(Word(token, (x1, y1, x2, y2), round(float(attention[region]), 5)))
     log_probability = round(caption.log_probability, 6)
     return PhotoCaption(caption.text, log_probability, tuple(words), caption, settings, regions, kept)

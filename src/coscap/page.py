@@ -4,50 +4,87 @@ import base64
 import html
 import io
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from importlib.resources import files as resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from coscap.captioner import PhotoCaptions, Word
-
 LARGEST_SIDE = 900  # pixels; a page of many photographs stays small enough to mail
+INDEX_FROM = 4  # photographs from which a page begins with a list of them
 
 
-def render(results: Sequence["PhotoCaptions"], pictures: Sequence["Image"], title: str = "Captions") -> str:
-    figures = [_figure(result, picture) for result, picture in zip(results, pictures, strict=True)]
+def render(
+    figures: Sequence[tuple[str, str]], errors: Sequence[tuple[str, str]] = (), title: str = "Captions"
+) -> str:
+    """The page of photographs: their names with what `figure` made of them, and what could not be read."""
     template = (resources("coscap") / "templates" / "captions.html").read_text(encoding="utf-8")
-    return template.replace("{{title}}", html.escape(title)).replace("{{figures}}", "\n".join(figures))
+    parts = {
+        "title": html.escape(title),
+        "index": _index([name for name, _ in figures]) if len(figures) >= INDEX_FROM else "",
+        "figures": "\n".join(
+            f'<div id="photo-{number}">{made}</div>' for number, (_, made) in enumerate(figures, 1)
+        ),
+        "errors": _errors(errors) if errors else "",
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
 
 
-def _figure(result: "PhotoCaptions", picture: "Image") -> str:
-    first = result.captions[0].text if result.captions else ""
-    rows = "\n".join(
-        f'<li><p class="caption">{_words(caption.words)}</p>'
-        f'<p class="score" title="log-probability of the caption">{_number(caption.log_probability)}</p></li>'
-        for caption in result.captions
-    )
+def figure(result: Mapping[str, Any], picture: "Image") -> str:
+    """One photograph; result: its captions as `PhotoCaptions.to_json` gives them."""
+    captions = result["captions"]
+    first = captions[0]["alt"] if captions else ""
+    rows = "\n".join(_row(caption) for caption in captions)
     return (
-        f'<figure><div class="photo"><img src="{_data_uri(picture)}" alt="{html.escape(first, quote=True)}">'
+        f'<figure><div class="photo"><img src="{_data_uri(picture)}" alt="{_quoted(first)}">'
         f'<div class="box" hidden></div></div>'
-        f"<figcaption><h2>{html.escape(result.photo)}</h2><ol>{rows}</ol></figcaption></figure>"
+        f"<figcaption><h2>{html.escape(result['photo'])}</h2><ol>{rows}</ol></figcaption></figure>"
     )
 
 
-def _number(value: float) -> str:
-    return f"{value:.1f}".replace("-", "\N{MINUS SIGN}")
+def _row(caption: Mapping[str, Any]) -> str:
+    text, alt = caption["text"], caption["alt"]
+    words = _words(caption.get("words") or [{"word": text}])
+    score = f"{caption['log_probability']:.1f}".replace("-", "\N{MINUS SIGN}")
+    return (
+        f'<li><p class="caption">{words}</p>'
+        f'<p class="score" title="log-probability of the caption">{score}</p>'
+        f'<button type="button" data-copy="{_quoted(text)}">Copy</button>'
+        f'<button type="button" data-copy="{_quoted(alt)}" title="{_quoted(alt)}">Copy alt text</button></li>'
+    )
 
 
-def _words(words: Sequence["Word"]) -> str:
+def _words(words: Sequence[Mapping[str, Any]]) -> str:
     spans = []
     for word in words:
-        box = html.escape(json.dumps([round(side, 4) for side in word.box]))
-        weight = f"{word.weight:.2f}"
-        text = html.escape(word.word)
-        spans.append(f'<span tabindex="0" data-box="{box}" data-weight="{weight}">{text}</span>')
+        text = html.escape(word["word"])
+        if "box" not in word:
+            spans.append(text)
+            continue
+        box = html.escape(json.dumps([round(side, 4) for side in word["box"]]))
+        spans.append(f'<span tabindex="0" data-box="{box}" data-weight="{word["weight"]:.2f}">{text}</span>')
     return " ".join(spans)
+
+
+def _index(names: Sequence[str]) -> str:
+    links = "".join(
+        f'<li><a href="#photo-{number}">{html.escape(name)}</a></li>' for number, name in enumerate(names, 1)
+    )
+    return (
+        f"<nav><details open><summary>{len(names):,} photographs</summary>"
+        f'<ol class="index">{links}</ol></details></nav>'
+    )
+
+
+def _errors(errors: Sequence[tuple[str, str]]) -> str:
+    rows = "".join(f"<li>{html.escape(error)}</li>" for _, error in errors)
+    return f'<section class="errors"><h2>Photographs that could not be read</h2><ul>{rows}</ul></section>'
+
+
+def _quoted(text: str) -> str:
+    return html.escape(text, quote=True)
 
 
 def _data_uri(picture: "Image") -> str:

@@ -1,7 +1,11 @@
-"""Where a model lies that a user names: the package's own, a training run, a saved model, or one on a hub."""
+"""What a user's name of a model leads to: its folder, the detector that it was trained with, a device that is there."""
 
+import sys
 from importlib.resources import files as resources
 from pathlib import Path
+
+from coscap.errors import UserError
+from coscap.vision.regions import Recipe
 
 SHIPPED = "shipped"  # the name of the model inside the package
 
@@ -12,3 +16,35 @@ def model_folder(name: str | Path) -> str | Path:
         return Path(str(resources("coscap"))) / "weights" / "captioner"
     best = Path(name) / "best"
     return best if best.is_dir() else name
+
+
+def detector_name(recipe: Recipe | None, source: str) -> str:
+    """The name of the detector that makes regions of a recipe."""
+    from coscap.vision.builtin import RECIPE
+
+    if recipe is None or recipe.name == RECIPE.name:
+        return "builtin"
+    kind, _, rest = recipe.name.partition(":")
+    name = rest.rpartition("@")[0]
+    if kind in ("torchvision", "hf") and name and (kind == "torchvision" or "/" in name):
+        return f"{kind}:{name}"
+    raise UserError(
+        f"{source} was trained on regions of the recipe {recipe.name}, and no detector of that name can be loaded by "
+        "itself; give the detector that made them (--detector hf:FOLDER), or use `coscap sample` with their store."
+    )
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that is not there, without torch where that can be known."""
+    kind = device.partition(":")[0]
+    if kind == "cpu":
+        return
+    if kind != "cuda":
+        raise UserError(f"The device is {device!r}, and cpu or cuda was expected.")
+    drivers = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd")
+    if sys.platform == "linux" and not any(Path(each).exists() for each in drivers):
+        raise UserError("--device cuda: this machine has no GPU that torch could use; use --device cpu.")
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UserError("--device cuda: torch finds no GPU here; use --device cpu.")

@@ -8,10 +8,10 @@ import numpy as np
 
 from coscap.data.batch import RegionBatch
 from coscap.models.cos_cvae import CosCvae
-from coscap.search.caption import Caption
-from coscap.search.entry import search
-from coscap.search.settings import SearchSettings
-from coscap.search.vary import keep_latents, vary
+from coscap.models.stepper import TorchStepper
+from coscap.search import Caption, SearchSettings, generate
+from coscap.search.model import RegionArrays
+from coscap.search.variations import keep_latents, vary
 from coscap.text import ObjectClasses, Vocabulary, split
 
 KEEPS: tuple[Literal["context"], Literal["objects"]] = ("context", "objects")
@@ -42,15 +42,16 @@ def hold_apart(
     temperature: float = 1.0,
 ) -> dict[str, Change]:
     """The change when z^m is held, when z^o is held, and when neither is. pictures: batches of one picture."""
-    settings, fresh = (SearchSettings(temperature=temperature, seed=seed) for seed in (0, 1))
+    settings, fresh = (SearchSettings(latent_temperature=temperature, seed=seed) for seed in (0, 1))
     pairs: dict[str, list[tuple[Caption, Caption]]] = {"context": [], "objects": [], "neither": []}
-    for regions in pictures:
-        drawn = search(model, regions, vocabulary, 1 + variations, settings, objects=objects)[0]
+    stepper = TorchStepper(model)
+    for regions in map(RegionArrays.of, pictures):
+        drawn = generate(stepper, regions, vocabulary, 1 + variations, settings, objects=objects)[0]
         first = drawn[0]
         pairs["neither"] += [(first, other) for other in drawn[1:]]
         for keep in KEEPS:
-            kept = keep_latents(model, regions, first, vocabulary, keep=keep, settings=settings)
-            others = vary(model, regions, kept, vocabulary, objects, n=variations, settings=fresh)
+            kept = keep_latents(stepper, regions, first, vocabulary, keep=keep, settings=settings)
+            others = vary(stepper, regions, kept, vocabulary, objects, n=variations, settings=fresh)
             pairs[keep] += [(first, other) for other in others]
     return {name: compare(found, objects) for name, found in pairs.items()}
 
@@ -62,7 +63,7 @@ def compare(pairs: Sequence[tuple[Caption, Caption]], objects: ObjectClasses) ->
 
 
 def _pair(one: Caption, other: Caption, objects: ObjectClasses) -> tuple[float, float, float, float]:
-    a, b = (split(" ".join(caption.units).split(" "), objects) for caption in (one, other))
+    a, b = (split(" ".join(caption.tokens).split(" "), objects) for caption in (one, other))
     return (
         _jaccard(set(a.objects), set(b.objects)),
         _jaccard(_grams(a.context), _grams(b.context)),

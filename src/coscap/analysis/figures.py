@@ -20,7 +20,7 @@ from coscap.analysis.traverse import Activity
 from coscap.analysis.variance import PARTS, Shares
 from coscap.files import whole_file
 from coscap.report.figures import STYLE, pyplot
-from coscap.search.caption import Caption
+from coscap.search import Caption
 from coscap.text import ObjectClasses
 
 _PART_COLOURS = {"context": CONTEXT_COLOUR, "objects": OBJECT_COLOUR, "both": BOTH_COLOUR}
@@ -63,7 +63,7 @@ def swap_grid(
     with plot.rc_context(STYLE):
         rule = Sheet(plot, 1, 1, objects)
         rows = [
-            max(small, rule.high(source.units, own), *(rule.high(c.units, width) for c in captions)) + 0.24
+            max(small, rule.high(source.tokens, own), *(rule.high(c.tokens, width) for c in captions)) + 0.24
             for source, captions in zip(sources, grid, strict=True)
         ]
         sheet = Sheet(plot, left + len(photos) * (side + gap), top + side + 0.2 + sum(rows), objects)
@@ -75,10 +75,10 @@ def swap_grid(
         for place, (source, captions, row) in enumerate(zip(sources, grid, rows, strict=True)):
             sheet.rule(y)
             sheet.photograph(photos[place].picture, 0.12, y + 0.12, small)
-            sheet.caption(Cell(0.76, y + 0.12, own, source.units))
+            sheet.caption(Cell(0.76, y + 0.12, own, source.tokens))
             for column, caption in enumerate(captions):
                 x = left + column * (side + gap)
-                sheet.caption(Cell(x, y + 0.12, width, caption.units, faint=place == column))
+                sheet.caption(Cell(x, y + 0.12, width, caption.tokens, faint=place == column))
             y += row
         _keep(sheet.figure, path)
         plot.close("all")
@@ -93,7 +93,7 @@ def ways(photo: Photo, found: Sequence[Way], title: str, objects: ObjectClasses,
     with plot.rc_context(STYLE):
         rule = Sheet(plot, 1, 1, objects, size=9.0)
         heights = [
-            [max(rule.high(c.units, width) for c in row) + 0.1
+            [max(rule.high(c.tokens, width) for c in row) + 0.1
              for row in zip(*(way.captions for way in block), strict=True)]
             for block in blocks
         ]  # fmt: skip
@@ -108,8 +108,8 @@ def ways(photo: Photo, found: Sequence[Way], title: str, objects: ObjectClasses,
                 sheet.text(x, top, way.title, fontweight="bold")
                 for label, caption, row in zip(way.marks, way.captions, rows, strict=True):
                     sheet.text(x + mark - 0.1, y, label, color=FAINT, ha="right")
-                    sheet.caption(Cell(x + mark, y, width, caption.units, faint=caption.units == before))
-                    before, y = caption.units, y + row
+                    sheet.caption(Cell(x + mark, y, width, caption.tokens, faint=caption.tokens == before))
+                    before, y = caption.tokens, y + row
             top += 0.45 + sum(rows)
         _keep(sheet.figure, path)
         plot.close("all")

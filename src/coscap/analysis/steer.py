@@ -13,10 +13,10 @@ from coscap.errors import UserError
 from coscap.models import CosCvae, DecodeState, Latents, Pretrained, load_pretrained
 from coscap.models.base import CONTEXT_NOISE, OBJECT_NOISE
 from coscap.models.noise import normals, row_keys
-from coscap.search import latent
-from coscap.search.caption import Caption
-from coscap.search.settings import SearchSettings
-from coscap.search.wishes import controls_from
+from coscap.models.stepper import TorchState, TorchStepper
+from coscap.search import Caption, SearchSettings, sampling
+from coscap.search.constraints import token_constraints
+from coscap.search.model import RegionArrays
 from coscap.text import ObjectClasses, Vocabulary, load_classes
 from coscap.text.vocabulary import END, START
 from coscap.vision.regions import Regions
@@ -107,7 +107,7 @@ class Writer:
     @torch.inference_mode()
     def read(self, regions: RegionBatch, captions: Sequence[Caption], seed: int) -> Latents:
         """The values of z^m and z^o at each word of the captions that `drawn` wrote with this seed."""
-        words = [[*self.vocabulary.encode(caption.units), END] for caption in captions]
+        words = [[*self.vocabulary.encode(caption.tokens), END] for caption in captions]
         lengths = torch.tensor([len(each) for each in words], device=self.device)
         longest = int(lengths.max())
         fed = torch.tensor(
@@ -119,9 +119,12 @@ class Writer:
         return replace(state.latents(), lengths=lengths)
 
     def _write(self, regions: RegionBatch, draws: int, state: DecodeState) -> list[list[Caption]]:
-        controls = controls_from(self.settings, self.vocabulary, self.objects)
-        trace, ended = latent.write(self.model, regions, range(draws), self.settings, controls, state)
-        return trace.captions(ended, regions, self.vocabulary.units)
+        rules = token_constraints(self.settings, self.vocabulary, self.objects)
+        arrays, started = RegionArrays.of(regions), TorchState(state, self.device)
+        trace, ended = sampling.write(
+            TorchStepper(self.model), arrays, range(draws), self.settings, rules, started
+        )
+        return trace.captions(ended, arrays, self.vocabulary.units)
 
 
 def part_of(regions: RegionBatch, first: int, last: int) -> RegionBatch:

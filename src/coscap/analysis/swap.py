@@ -9,7 +9,7 @@ from coscap.analysis.apart import compare
 from coscap.analysis.steer import Writer
 from coscap.data.batch import RegionBatch
 from coscap.models.latents import Latents
-from coscap.search.caption import Caption
+from coscap.search import Caption
 from coscap.text import ObjectClasses, split
 
 HELD = ("context", "objects", "neither")
@@ -77,7 +77,7 @@ def _measured(
     objects: ObjectClasses,
 ) -> Swapped:
     change = compare(pairs, objects)
-    said = [split(" ".join(caption.units).split(" "), objects).classes for _, caption in pairs]
+    said = [split(" ".join(caption.tokens).split(" "), objects).classes for _, caption in pairs]
     return Swapped(
         len(pairs),
         change.context_kept,

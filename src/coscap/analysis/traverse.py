@@ -14,7 +14,7 @@ from coscap.data import Prepared
 from coscap.data.batch import RegionBatch
 from coscap.data.collate import caption_batch
 from coscap.report.stores import Stores
-from coscap.search.caption import Caption
+from coscap.search import Caption
 
 LATENTS = ("context", "objects")
 

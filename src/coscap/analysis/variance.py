@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from coscap.analysis.steer import CONTEXT, OBJECTS, Writer
 from coscap.data.batch import RegionBatch
 from coscap.metrics.grams import Grams, document_frequency, flat, inverse_frequency
-from coscap.search.caption import Caption
+from coscap.search import Caption
 from coscap.text import ObjectClasses, split
 
 Floats = NDArray[np.float64]
@@ -105,7 +105,7 @@ def embeddings(
     caption   CIDEr's vector: tf-idf of its n-grams, each n scaled to length 1; document frequencies from `documents`
     looks     how its attention is spread over the picture's regions, mean over its words
     """
-    splits = [[split(" ".join(c.units).split(" "), objects) for c in grid] for grid in grids]
+    splits = [[split(" ".join(c.tokens).split(" "), objects) for c in grid] for grid in grids]
     found = {
         "context": _presence([[_grams(each.context) for each in row] for row in splits]),
         "objects": _presence([[set(each.classes) for each in row] for row in splits]),

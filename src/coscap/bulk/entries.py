@@ -19,7 +19,7 @@ PARQUET = ".parquet"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BulkEntry:
     """A picture of the collection: its name in the table, and where it is."""
 
     photo: str
@@ -30,8 +30,8 @@ class Entry:
     row: int = -1  # the row in that group
 
 
-def local_entry(path: str) -> Entry:
-    return Entry(readable(path), "", path)
+def local_entry(path: str) -> BulkEntry:
+    return BulkEntry(readable(path), "", path)
 
 
 def readable(path: str) -> str:
@@ -64,16 +64,16 @@ def file_system(root: str) -> tuple[Any, str]:
     return system, path
 
 
-def list_address(address: str) -> list[Entry]:
+def list_address(address: str) -> list[BulkEntry]:
     """The pictures below an address, in the order of their paths."""
     scheme = address.split("://")[0]
     found = list(_files(address, picture_suffixes()))
     if not found:
         raise UserError(f"{address} has no pictures; check the address.")
-    return [Entry(f"{scheme}://{path}", address, path) for path in found]
+    return [BulkEntry(f"{scheme}://{path}", address, path) for path in found]
 
 
-def list_parquet(argument: str, column: str = "", names: str = "") -> list[Entry]:
+def list_parquet(argument: str, column: str = "", names: str = "") -> list[BulkEntry]:
     """The pictures of a Parquet file, of a folder of them or of a pattern; local or at an address."""
     files = list(_files(argument, frozenset({PARQUET})))
     if not files:
@@ -113,7 +113,7 @@ def _matches(path: str, pattern: str) -> bool:
     return fnmatch(path, pattern) and ("**" in pattern or path.count("/") == pattern.count("/"))
 
 
-def _rows(root: str, path: str, column: str, names: str) -> Iterator[Entry]:
+def _rows(root: str, path: str, column: str, names: str) -> Iterator[BulkEntry]:
     """The rows of one Parquet file. Only names and paths are read here, never pictures."""
     import pyarrow as pa
     from pyarrow import parquet
@@ -141,7 +141,7 @@ def _rows(root: str, path: str, column: str, names: str) -> Iterator[Entry]:
                         f"{shown} has rows without a value in {names}; name pictures by another column."
                     )
                 for row, name in enumerate(told):
-                    yield Entry(str(name), root, path, column, group, row)
+                    yield BulkEntry(str(name), root, path, column, group, row)
                 first += count
     except (pa.ArrowException, OSError) as error:
         raise UserError(
@@ -149,7 +149,7 @@ def _rows(root: str, path: str, column: str, names: str) -> Iterator[Entry]:
         ) from None
 
 
-def _paths(file: Any, root: str, path: str, column: str) -> Iterator[Entry]:
+def _paths(file: Any, root: str, path: str, column: str) -> Iterator[BulkEntry]:
     """Pictures that a Parquet file names; a relative path starts at the Parquet file's folder."""
     folder = path.rpartition("/")[0]
     for batch in file.iter_batches(columns=[column]):
@@ -157,10 +157,10 @@ def _paths(file: Any, root: str, path: str, column: str) -> Iterator[Entry]:
             if value is None:
                 continue
             if is_address(value):
-                yield Entry(value, value, file_system(value)[1])
+                yield BulkEntry(value, value, file_system(value)[1])
             else:
                 place = value if value.startswith("/") or not folder else f"{folder}/{value}"
-                yield Entry(f"{root.split('://')[0]}://{place}" if root else place, root, place)
+                yield BulkEntry(f"{root.split('://')[0]}://{place}" if root else place, root, place)
 
 
 def _kind(schema: Any, column: str, shown: str) -> str:

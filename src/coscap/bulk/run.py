@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coscap.bulk.entries import Entry
+from coscap.bulk.entries import BulkEntry
 from coscap.bulk.table import Out
-from coscap.bulk.worker import Job, Worker, planned, read_group
+from coscap.bulk.worker import BulkJob, BulkWorker, planned, read_group
 from coscap.errors import UserError
 from coscap.progress import bar
 
@@ -25,7 +25,7 @@ STORE = 512 * 1024 * 1024  # bytes of pictures from Parquet that wait for worker
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BulkOutcome:
     captioned: int  # pictures of this run
     known: int  # pictures that were in the table, or known to be bad, before
     bad: int  # pictures of this run that could not be read
@@ -33,15 +33,15 @@ class Outcome:
 
 
 def caption_collection(
-    entries: Sequence[Entry],
+    entries: Sequence[BulkEntry],
     out: str | Path,
-    job: Job,
+    job: BulkJob,
     *,
     address: str | None = None,
     processes: int = 0,
     part: int = 500,
     retry_bad: bool = False,
-) -> Outcome:
+) -> BulkOutcome:
     """Caption the pictures that `out` does not have yet. Safe to kill, and to call again."""
     with Out(out, made_by(job), part) as table:
         wanted = list({entry.photo: entry for entry in entries}.values())
@@ -59,22 +59,16 @@ def caption_collection(
                     table.add(good.drop_columns(["reason"]), told)
                     captioned, bad = captioned + len(good), bad + len(failed)
                     advance(len(rows))
-    return Outcome(captioned, len(wanted) - len(todo), bad, table.bad_file)
+    return BulkOutcome(captioned, len(wanted) - len(todo), bad, table.bad_file)
 
 
-def made_by(job: Job) -> dict[str, Any]:
+def made_by(job: BulkJob) -> dict[str, Any]:
     """All that captions depend on besides the picture. Loads the model, so a wrong one is told at once."""
-    import hashlib
-
     captioner = job.load()
-    digest = hashlib.sha256()
-    for name, tensor in sorted(captioner.model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.cpu().numpy().tobytes())
     settings = job.settings.model_dump(mode="json", exclude={"max_rows"})
     return {
         "format": 1,
-        "model": digest.hexdigest()[:16],
+        "model": captioner.model.digest[:16],
         "recipe": captioner.detector.recipe.name,
         "n": job.n,
         "variety": job.variety,
@@ -159,7 +153,7 @@ def _import_ray() -> Any:
     return ray
 
 
-def _stream(ray: Any, entries: Sequence[Entry], job: Job, workers: int) -> Iterator[Any]:
+def _stream(ray: Any, entries: Sequence[BulkEntry], job: BulkJob, workers: int) -> Iterator[Any]:
     """Tables of rows, as they come."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
@@ -168,7 +162,7 @@ def _stream(ray: Any, entries: Sequence[Entry], job: Job, workers: int) -> Itera
         resources = {"num_cpus": 1, "num_gpus": 1}
     for pictures, blocks in _datasets(ray, entries, workers):
         captions = pictures.map_batches(
-            Worker,
+            BulkWorker,
             fn_constructor_args=(job,),
             batch_size=None,
             batch_format="pyarrow",
@@ -178,7 +172,7 @@ def _stream(ray: Any, entries: Sequence[Entry], job: Job, workers: int) -> Itera
         yield from captions.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
 
 
-def _datasets(ray: Any, entries: Sequence[Entry], workers: int) -> Iterator[tuple[Any, int]]:
+def _datasets(ray: Any, entries: Sequence[BulkEntry], workers: int) -> Iterator[tuple[Any, int]]:
     """Picture files, and pictures inside of Parquet files, each with its number of blocks."""
     import pyarrow as pa
 
@@ -187,7 +181,7 @@ def _datasets(ray: Any, entries: Sequence[Entry], workers: int) -> Iterator[tupl
     if files:
         tables = [planned(files[at : at + block]) for at in range(0, len(files), block)]
         yield ray.data.from_arrow(tables), len(tables)
-    groups: dict[tuple[str, str, str, int], list[Entry]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, int], list[BulkEntry]] = defaultdict(list)
     for entry in entries:
         if entry.column:
             groups[entry.root, entry.path, entry.column, entry.group].append(entry)

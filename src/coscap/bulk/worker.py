@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from coscap.bulk.entries import Entry, file_system
+from coscap.bulk.entries import BulkEntry, file_system
 from coscap.bulk.table import BAD, CAPTIONS
-from coscap.captioner import Captioner, PhotoCaptions
+from coscap.captioner import Captioner, OpenedPhoto, PhotoCaptions, PhotoError
 from coscap.errors import UserError
-from coscap.search.settings import SearchSettings
-from coscap.vision.pictures import open_picture, picture_size
+from coscap.search.config import SearchSettings
+from coscap.vision.pictures import picture_size
 
 READERS = 8  # files that a worker reads at once: a store of objects answers late, but many at a time
 PLANNED = pa.schema(
@@ -28,25 +28,26 @@ DONE = pa.schema([field.with_nullable(True) for field in (*CAPTIONS, BAD.field("
 
 
 @dataclass(frozen=True)
-class Job:
+class BulkJob:
     """How every picture is captioned."""
 
     model: str = "shipped"
     n: int = 5
     variety: float = 0.5
     settings: SearchSettings = SearchSettings()  # noqa: RUF009 - frozen
+    detector: str | None = None
     device: str = "cpu"
     batch: int = 16
     threads: int = 1
 
     def load(self) -> Captioner:
-        return Captioner.from_pretrained(self.model, device=self.device)
+        return Captioner.from_pretrained(self.model, device=self.device, detector=self.detector)
 
 
-class Worker:
+class BulkWorker:
     """One to a process. Called with a block of planned pictures, it gives a table for each batch."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: BulkJob) -> None:
         import torch
 
         torch.set_num_threads(job.threads)
@@ -65,26 +66,23 @@ class Worker:
 
 
 def caption_batch(
-    captioner: Captioner, job: Job, names: Sequence[str], contents: Sequence[bytes | UserError]
+    captioner: Captioner, job: BulkJob, names: Sequence[str], contents: Sequence[bytes | UserError]
 ) -> pa.Table:
     """Rows of the table, or of the table of bad pictures, for pictures whose files are read."""
-    pictures, sizes, good, bad = [], [], [], []
-    for name, content in zip(names, contents, strict=True):
-        try:
-            if isinstance(content, UserError):
-                raise content
-            picture = open_picture(content, least_side=captioner.detector.least_side, name=name)
-            sizes.append(picture_size(content, name=name))
-            pictures.append(picture)
-            good.append(name)
-        except UserError as error:
-            bad.append({"photo": name, "reason": str(error)})
-    told: list[PhotoCaptions] = []
-    if pictures:
-        regions = captioner.detector.regions(pictures)
-        told = captioner.describe(good, regions, job.n, variety=job.variety, settings=job.settings)
-    rows = [_row(result, size) for result, size in zip(told, sizes, strict=True)]
-    return pa.Table.from_pylist([*rows, *bad], schema=DONE)
+    opened: list[OpenedPhoto | PhotoError] = []
+    sizes: dict[str, tuple[int, int]] = {}
+    for each, content in zip(captioner.open(contents, names), contents, strict=True):
+        if isinstance(each, OpenedPhoto) and isinstance(content, bytes):
+            sizes[each.name] = picture_size(content, name=each.name)
+        opened.append(each)
+    found = captioner.caption(opened, job.n, variety=job.variety, settings=job.settings)
+    rows = [
+        {"photo": each.photo, "reason": each.error}
+        if isinstance(each, PhotoError)
+        else _row(each, sizes[each.photo])
+        for each in found
+    ]
+    return pa.Table.from_pylist(rows, schema=DONE)
 
 
 def _row(result: PhotoCaptions, size: tuple[int, int]) -> dict[str, Any]:
@@ -137,7 +135,7 @@ def _held(values: Any, photos: list[str]) -> pa.Table:
     ).cast(PLANNED)
 
 
-def planned(entries: Sequence[Entry]) -> pa.Table:
+def planned(entries: Sequence[BulkEntry]) -> pa.Table:
     """A block of picture files."""
     rows = [
         {

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coscap.cli.caption import manner
-from coscap.cli.choices import Accurate, Diverse, Model, Variety
+from coscap.cli.choices import Accurate, Detector, Diverse, Model, Variety
 from coscap.errors import UserError
-from coscap.search.options import search_options
-from coscap.search.settings import SearchSettings
+from coscap.search.config import SearchSettings, search_options
 
 if TYPE_CHECKING:
-    from coscap.bulk.entries import Entry
+    from coscap.bulk.entries import BulkEntry
 
 EXAMPLE = "\n\nExample: coscap bulk photos/ s3://bucket/more --out captions.parquet -n 5"
 
@@ -36,7 +34,8 @@ def bulk(
     ],
     n: Annotated[int, typer.Option("-n", min=1, max=100, help="Captions for each picture, e.g. 3.")] = 5,
     model: Model = "shipped",
-    variety: Variety = 0.5,
+    detector: Detector = None,
+    variety: Variety = None,
     accurate: Accurate = False,
     diverse: Diverse = False,
     address: Annotated[
@@ -80,14 +79,20 @@ def bulk(
     OUT gets a row a picture: photo, width, height, captions (text and log_probability). Pictures that cannot be
     read are listed with the reason in a table beside it, captions.bad.parquet, and are not tried again.
     """
+    from coscap.captioner import manner
+    from coscap.shipped import check_device
+
     settings, variety = manner(settings, variety, accurate, diverse)
+    check_device(device)
     _need_extra()
     if "://" in out:
         raise UserError(f"{out} is an address; --out is a folder of this machine, e.g. captions.parquet.")
     from coscap.bulk.run import caption_collection
-    from coscap.bulk.worker import Job
+    from coscap.bulk.worker import BulkJob
 
-    job = Job(model=model, n=n, variety=variety, settings=settings, device=device, batch=batch)
+    job = BulkJob(
+        model=model, n=n, variety=variety, settings=settings, detector=detector, device=device, batch=batch
+    )
     outcome = caption_collection(
         _entries(images, column, names),
         Path(out),
@@ -115,12 +120,12 @@ def _need_extra() -> None:
         )
 
 
-def _entries(images: list[str], column: str, names: str) -> "list[Entry]":
+def _entries(images: list[str], column: str, names: str) -> "list[BulkEntry]":
     """The pictures of all arguments, in their order."""
     from coscap.bulk.entries import is_address, is_parquet, list_address, list_parquet, local_entry
     from coscap.cli.photos import list_photos
 
-    found: list[Entry] = []
+    found: list[BulkEntry] = []
     for argument in images:
         if argument == "-" or argument.startswith(("http://", "https://")):
             raise UserError(

@@ -1,25 +1,23 @@
 """`coscap caption`: the main job."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coscap.cli.choices import Accurate, Diverse, Model, Variety
+from coscap.cli.choices import Accurate, Detector, Device, Diverse, Model, Variety
 from coscap.errors import UserError
-from coscap.search.options import search_options
-from coscap.search.settings import SearchSettings
+from coscap.search.config import SearchSettings, search_options
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
-    from coscap.captioner import Captioner, PhotoCaptions
+    from coscap.cli.outputs import CaptionFile, Row, Sidecars
 
 EXAMPLE = "\n\nExample: coscap caption photo.jpg holiday/ -n 5 --html captions.html"
-ACCURATE, DIVERSE = (0.4, 0.1), (1.0, 0.9)  # temperature and variety
+_FILES = "Where it goes"
+_ALT = "Alternative texts"
 
 
 @search_options()
@@ -30,126 +28,247 @@ def caption(
             metavar="PHOTO...", help="Files, folders, patterns such as 'a/*.jpg', or - for standard input."
         ),
     ],
-    n: Annotated[int, typer.Option("-n", min=1, max=100, help="Captions for each photograph.")] = 5,
+    n: Annotated[
+        int | None,
+        typer.Option("-n", min=1, max=100, help="Captions for each photograph. Unset: 5; 1 with --alt."),
+    ] = None,
     model: Model = "shipped",
-    variety: Variety = 0.5,
+    detector: Detector = None,
+    variety: Variety = None,
     accurate: Accurate = False,
     diverse: Diverse = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
-    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print a JSON object a line, as they come.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON list.", rich_help_panel=_FILES)
+    ] = False,
+    jsonl: Annotated[
+        bool,
+        typer.Option("--jsonl", help="Print a JSON object a line, as they come.", rich_help_panel=_FILES),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Write all captions to a .json, .jsonl or .csv file. It appears when it is whole; the same "
+            "command goes on after a kill.",
+            rich_help_panel=_FILES,
+        ),
+    ] = None,
     sidecar: Annotated[
         bool,
-        typer.Option("--sidecar", help="Write the captions of a.jpg to a.txt beside it, a caption a line."),
+        typer.Option(
+            "--sidecar",
+            help="Write the captions of a.jpg to a.txt beside it, a caption a line.",
+            rich_help_panel=_FILES,
+        ),
+    ] = False,
+    xmp: Annotated[
+        bool,
+        typer.Option(
+            "--xmp",
+            help="Write the alternative text of a.jpg to a.xmp beside it, for photo software.",
+            rich_help_panel=_FILES,
+        ),
     ] = False,
     html: Annotated[
         Path | None,
-        typer.Option("--html", help="Write one page that shows which region each word came from."),
+        typer.Option(
+            "--html",
+            help="Write one page that shows which region each word came from.",
+            rich_help_panel=_FILES,
+        ),
     ] = None,
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", help="Replace files that are there.", rich_help_panel=_FILES),
+    ] = False,
+    skip_existing: Annotated[
+        bool,
+        typer.Option(
+            "--skip-existing", help="Leave out photographs that have their captions.", rich_help_panel=_FILES
+        ),
+    ] = False,
+    append: Annotated[
+        bool,
+        typer.Option(
+            "--append", help="Add to the text files of --sidecar that are there.", rich_help_panel=_FILES
+        ),
+    ] = False,
+    alt: Annotated[
+        bool,
+        typer.Option(
+            "--alt", help="Show alternative texts for web pages: one sentence each.", rich_help_panel=_ALT
+        ),
+    ] = False,
+    max_chars: Annotated[
+        int,
+        typer.Option("--max-chars", min=20, help="Most characters of it.", rich_help_panel=_ALT),
+    ] = 125,
+    prefix: Annotated[
+        str, typer.Option("--prefix", help='Put before it, e.g. "Photo: ".', rich_help_panel=_ALT)
+    ] = "",
+    suffix: Annotated[
+        str,
+        typer.Option(
+            "--suffix", help='Put after it, e.g. " (described by a program)".', rich_help_panel=_ALT
+        ),
+    ] = "",
     urls: Annotated[bool, typer.Option("--urls", help="Allow http and https addresses as PHOTO.")] = False,
-    device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
+    device: Device = "cpu",
     *,
     settings: SearchSettings,
 ) -> None:
     """Give each photograph several captions that differ."""
-    from coscap.captioner import Captioner
+    from coscap.alt import alt_text
+    from coscap.captioner import Captioner, manner
+    from coscap.cli.outputs import CaptionFile, Sidecars, policy
     from coscap.cli.photos import list_photos
+    from coscap.progress import bar, say
+    from coscap.shipped import check_device
 
-    settings, variety = manner(settings, variety, accurate, diverse)
+    # All that can be wrong is found before torch and the model are loaded.
+    count = n or (1 if alt else 5)
+    settings, chosen_variety = manner(settings, variety, accurate, diverse)
     if as_json and jsonl:
         raise UserError("--json and --jsonl exclude each other; give one of them.")
-    sources = list_photos(photos, urls)
-    captioner = Captioner.from_pretrained(model, device=device)
-    results, pictures, bad = [], [], []
-    for group in _groups(sources, captioner.detector.batch):
-        found, shown, failed = _caption_group(captioner, group, n, variety, settings)
-        for result in found:
-            _emit(result, jsonl, sidecar, table=not (as_json or jsonl))
-        results += found
-        pictures += shown if html else []
-        bad += failed
-    if as_json:
-        _print_json([result.to_json() for result in results])
-    if html is not None:
-        from coscap.files import write_text
-        from coscap.page import render
-
-        write_text(html, render(results, pictures))
-        typer.echo(f"The page is {html}.", err=True)
-    if bad:
-        told = "; ".join(bad[:3]) + ("" if len(bad) <= 3 else f"; and {len(bad) - 3} more")
-        raise UserError(f"{len(bad)} of {len(sources)} photographs could not be read: {told}")
+    alt_text("a", max_chars, prefix, suffix)
+    sources = dict(list_photos(photos, urls))
+    what = policy(overwrite, skip_existing, append)
+    check_device(device)
+    if html is not None and html.is_dir():
+        raise UserError(f"--html {html} is a folder, and a file was expected.")
+    suffixes = [suffix for suffix, given in ((".txt", sidecar), (".xmp", xmp)) if given]
+    beside = Sidecars(list(sources), suffixes, what) if suffixes else None
+    alts = {"max_chars": max_chars, "prefix": prefix, "suffix": suffix}
+    made = {
+        **{"n": count, "variety": chosen_variety, "model": model, "detector": detector, **alts},
+        **settings.model_dump(mode="json", exclude={"max_rows"}),
+    }
+    file = None if out is None else CaptionFile(out, what, made)
+    try:
+        todo = [name for name in sources if not _done(name, file, beside)]
+        shown = Shown(table=not (as_json or jsonl or file), jsonl=jsonl, alt=alt, alts=alts)
+        if len(todo) < len(sources):
+            say(f"{len(sources) - len(todo):,} of {len(sources):,} photographs have their captions already.")
+        captioner = Captioner.from_pretrained(model, device=device, detector=detector)
+        size = captioner.detector.batch
+        errors: dict[str, str] = {}
+        rows: list[Row] = []
+        figures: list[tuple[str, str]] = []
+        with bar("captions", len(todo), "photos") as advance:
+            for start in range(0, len(todo), size):
+                names = todo[start : start + size]
+                opened = captioner.open([sources[name] for name in names], names)
+                found = captioner.caption(opened, count, variety=chosen_variety, settings=settings)
+                here = [shown.row(result) for result in found]
+                if file is not None:
+                    file.add(here)
+                for row in here:
+                    shown.emit(row)
+                    if "error" in row:
+                        errors[row["photo"]] = row["error"]
+                    elif beside is not None:
+                        beside.write(row["photo"], shown.sidecars(row))
+                figures += page_figures(here, opened) if html is not None else []
+                rows += here if as_json else []
+                advance(len(here))
+        if as_json:
+            _print_json(rows)
+        if html is not None:
+            for name in sources:
+                if file is not None and name not in todo:  # captioned by an earlier run
+                    figures += page_figures([file.rows[name]], captioner.open([sources[name]], [name]))
+            _write_page(html, figures, errors, list(sources))
+        if file is not None:
+            file.finish(list(sources), errors)
+            say(f"Captions of {len(file.rows):,} photographs are in {out}.")
+    finally:
+        if file is not None:
+            file.close()
+    if errors:
+        for error in errors.values() if not (as_json or jsonl) else ():
+            print(error, file=sys.stderr)
+        where = "the rows with `error` say why" if as_json or jsonl else "each is named above"
+        raise UserError(f"{len(errors)} of {len(sources)} photographs could not be read; {where}.")
 
 
 caption.__doc__ = cleandoc(caption.__doc__ or "") + EXAMPLE
 
 
-def manner(
-    settings: SearchSettings, variety: float, accurate: bool, diverse: bool
-) -> tuple[SearchSettings, float]:
-    """Settings and variety as the two plain choices have them, if one of them is taken."""
-    if accurate and diverse:
-        raise UserError("--accurate and --diverse exclude each other; give one of them.")
-    if not (accurate or diverse):
-        return settings, variety
-    temperature, variety = ACCURATE if accurate else DIVERSE
-    return settings.model_copy(update={"temperature": temperature}), variety
+def _done(name: str, file: "CaptionFile | None", beside: "Sidecars | None") -> bool:
+    """Whether a photograph is in every file that was asked for."""
+    if file is None and beside is None:
+        return False
+    return (file is None or file.done(name)) and (beside is None or beside.done(name))
 
 
-def _groups(sources: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(sources), size):
-        yield sources[start : start + size]
+class Shown:
+    """How captions are shown: as a table, as JSON lines, in the texts beside photographs."""
+
+    def __init__(self, table: bool, jsonl: bool, alt: bool, alts: dict[str, Any]) -> None:
+        self.table, self.jsonl, self.alt, self.alts = table, jsonl, alt, alts
+
+    def row(self, result: Any) -> "Row":
+        """A photograph's captions as JSON has them, with alternative texts as asked for."""
+        from coscap.alt import alt_text
+
+        row: Row = result.to_json()
+        for each in row.get("captions", ()):
+            each["alt"] = alt_text(each["text"], **self.alts)
+        return row
+
+    def emit(self, row: "Row") -> None:
+        if self.jsonl:
+            _print_json(row)
+        elif self.table and "error" not in row:
+            self._print_table(row)
+
+    def sidecars(self, row: "Row") -> dict[str, str]:
+        """The contents of files beside a photograph, by suffix."""
+        from coscap.alt import xmp
+
+        captions = row["captions"]
+        lines = "".join(f"{each['alt' if self.alt else 'text']}\n" for each in captions)
+        alt = captions[0]["alt"] if captions else ""
+        return {".txt": lines, ".xmp": xmp(alt, [each["alt"] for each in captions])}
+
+    def _print_table(self, row: "Row") -> None:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        shown = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+        shown.add_column(justify="right", style="dim")
+        shown.add_column()
+        for each in row["captions"]:
+            line = Text(each["alt" if self.alt else "text"])
+            if not each.get("satisfied", True):
+                line.append("  (without what was asked for)", style="dim")
+            shown.add_row(f"{each['log_probability']:.1f}", line)
+        console = Console()
+        console.print(Text(row["photo"], style="bold"))
+        console.print(shown)
+        console.print()
 
 
-def _caption_group(
-    captioner: "Captioner", group: Sequence[tuple[str, Any]], n: int, variety: float, settings: SearchSettings
-) -> tuple[list["PhotoCaptions"], list["Image"], list[str]]:
-    """Captions of a batch, its pictures, and a sentence for each that cannot be read."""
-    from coscap.captioner import as_picture
+def page_figures(rows: Sequence["Row"], opened: Sequence[Any]) -> list[tuple[str, str]]:
+    """Names and figures for `--html`, made while the photographs are in memory."""
+    from coscap.captioner import OpenedPhoto
+    from coscap.page import figure
 
-    names, pictures, bad = [], [], []
-    least = captioner.detector.least_side
-    for name, source in group:
-        try:
-            given = source() if callable(source) else source
-            pictures.append(as_picture(given, least))
-            names.append(name)
-        except UserError as error:
-            bad.append(str(error).rstrip("."))
-    if not pictures:
-        return [], [], bad
-    regions = captioner.detector.regions(pictures)
-    return captioner.describe(names, regions, n, variety=variety, settings=settings), pictures, bad
+    pairs = zip(rows, opened, strict=True)
+    return [(row["photo"], figure(row, each.picture)) for row, each in pairs if isinstance(each, OpenedPhoto)]
 
 
-def _emit(result: "PhotoCaptions", jsonl: bool, sidecar: bool, table: bool) -> None:
-    if sidecar:
-        from coscap.files import write_text
+def _write_page(
+    path: Path, figures: Sequence[tuple[str, str]], errors: dict[str, str], order: Sequence[str]
+) -> None:
+    from coscap.files import write_text
+    from coscap.page import render
+    from coscap.progress import say
 
-        lines = "".join(f"{caption.text}\n" for caption in result.captions)
-        write_text(Path(result.photo).with_suffix(".txt"), lines)
-    if jsonl:
-        _print_json(result.to_json())
-    if table:
-        _show(result)
-
-
-def _show(result: "PhotoCaptions") -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    shown.add_column(justify="right", style="dim")
-    shown.add_column()
-    for caption in result.captions:
-        row = Text(caption.text)
-        if not caption.found.satisfied:
-            row.append("  (without what was asked for)", style="dim")
-        shown.add_row(f"{caption.log_probability:.1f}", row)
-    console = Console()
-    console.print(Text(result.photo, style="bold"))
-    console.print(shown)
-    console.print()
+    made = dict(figures)
+    write_text(path, render([(name, made[name]) for name in order if name in made], list(errors.items())))
+    say(f"The page is {path}.")
 
 
 def _print_json(value: Any) -> None:

@@ -11,9 +11,24 @@ Model = Annotated[
         help="A run of `coscap train`, a saved model, a hub name, or shipped, the model of the package.",
     ),
 ]
-Variety = Annotated[
-    float,
-    typer.Option(min=0, max=1, help="0 keeps the likeliest captions of those drawn, 1 the most different."),
+Detector = Annotated[
+    str | None,
+    typer.Option(
+        "--detector",
+        help="What finds the regions: builtin, hf:NAME_OR_DIR or torchvision:NAME. Unset: the one that the model was "
+        "trained with.",
+    ),
 ]
-Accurate = Annotated[bool, typer.Option("--accurate", help="Safe captions: a low temperature and variety.")]
+Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
+Variety = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=1,
+        help="0 keeps the likeliest captions of those drawn, 1 the most different. Unset: 0.5.",
+    ),
+]
+Accurate = Annotated[
+    bool, typer.Option("--accurate", help="Safe captions: a low latent temperature and variety.")
+]
 Diverse = Annotated[bool, typer.Option("--diverse", help="Captions as different as they get.")]

@@ -29,7 +29,7 @@ def export(
     if find_spec("onnx") is None or find_spec("onnxscript") is None:
         raise UserError("coscap export needs onnx and onnxscript; run: pip install 'coscap[export]'.")
     from coscap.export.onnx import export as write
-    from coscap.models.pretrained import load_pretrained
+    from coscap.models.hub import load_pretrained
     from coscap.shipped import model_folder
 
     try:

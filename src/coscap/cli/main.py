@@ -45,8 +45,16 @@ def _root(
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Show the version."
     ),
+    quiet: bool = typer.Option(
+        False, "--quiet", help="Show results and errors alone: no progress, no remarks."
+    ),
+    verbose: bool = typer.Option(
+        False, "--verbose", help="Show what the package logs, too; COSCAP_LOG=debug shows more."
+    ),
 ) -> None:
-    pass
+    from coscap.progress import speak
+
+    speak(quiet, verbose)
 
 
 # One line a verb, in the order in which a user meets them.
@@ -73,7 +81,7 @@ _WRONG: type[Exception] = typer.BadParameter.mro()[2]
 
 def main() -> None:
     try:
-        code = app(standalone_mode=False)
+        code = app(_in_front(sys.argv[1:]), standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except UserError as error:
         sys.exit(_complain(str(error)))
@@ -84,6 +92,13 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+
+
+def _in_front(arguments: list[str]) -> list[str]:
+    """--quiet and --verbose may be given anywhere before a `--`, though they belong to all verbs."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    found = [each for each in arguments[:end] if each in ("--quiet", "--verbose")]
+    return [*found, *(each for each in arguments[:end] if each not in found), *arguments[end:]]
 
 
 def _complain_of_line(error: Any) -> int:

@@ -32,7 +32,11 @@ def _files(argument: str) -> list[str]:
 
     path = Path(argument)
     if path.is_dir():
-        names = [str(p) for p in sorted(path.rglob("*")) if p.suffix.lower() in picture_suffixes()]
+        names = [
+            str(p)
+            for p in sorted(path.rglob("*"))
+            if p.suffix.lower() in picture_suffixes() and not p.name.startswith(".") and p.is_file()
+        ]
         if not names:
             raise UserError(f"{argument} is a folder without photographs; check the path.")
         return names
@@ -49,13 +53,14 @@ def _standard_input() -> bytes:
 
 
 def _fetch(address: str) -> bytes:
+    from http.client import HTTPException
     from urllib.error import URLError
     from urllib.request import urlopen
 
     try:
         with urlopen(address, timeout=20) as answer:
             return _limited(answer.read(LARGEST + 1), address)
-    except (URLError, OSError, ValueError) as error:
+    except (URLError, OSError, ValueError, HTTPException) as error:
         raise UserError(f"{address} could not be fetched ({getattr(error, 'reason', error)}).") from None
 
 

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coscap.search.options import search_options
-from coscap.search.settings import SearchSettings
+from coscap.search.config import SearchSettings, search_options
 
 if TYPE_CHECKING:
     from coscap.data.prepared import Prepared
-    from coscap.search.caption import Caption
-    from coscap.vision.store import RegionStore
+    from coscap.search.model import Caption
+    from coscap.vision.published import Store
 
 EXAMPLE = (
     "\n\nExample: coscap sample runs/small --data coco --regions regions.h5 --split test -n 20 "
@@ -31,7 +30,11 @@ def sample(
     ],
     data: Annotated[Path, typer.Option("--data", help="A prepared data set (`coscap data`). Example: coco.")],
     regions: Annotated[
-        Path, typer.Option("--regions", help="Its regions (`coscap features`). Example: regions.h5.")
+        Path,
+        typer.Option(
+            "--regions",
+            help="Its regions (`coscap features`), or published bottom-up features. Example: regions.h5.",
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", help="COCO results JSON to write. Example: samples.json.")],
     split: Annotated[
@@ -56,46 +59,37 @@ def sample(
     Each row has image_id, caption, log_probability and draw; a constrained search adds satisfied.
     `coscap evaluate` and `coscap rerank` read the file. The same seed gives the same captions.
     """
+    from coscap.captioner import Captioner, for_model
     from coscap.data import open_prepared
-    from coscap.data.collate import region_batch
     from coscap.files import write_json
-    from coscap.models.pretrained import load_pretrained
-    from coscap.progress import bar
-    from coscap.search import search
-    from coscap.shipped import model_folder
-    from coscap.text import load_classes
-    from coscap.training.distributed import choose_device
-    from coscap.vision.store import RegionStore
+    from coscap.progress import bar, say
+    from coscap.vision.published import open_regions
 
-    place = choose_device(device)
-    prepared, store = open_prepared(data), RegionStore.open(regions)
-    loaded = load_pretrained(model_folder(model))
-    loaded.check_recipe(store.recipe)
-    loaded.model.to(place)
+    prepared, store = open_prepared(data), open_regions(regions)
     ids = _pictures(prepared, store, split, limit, skip_missing)
+    from coscap.training.distributed import choose_device
+
+    captioner = Captioner.from_pretrained(model, device=str(choose_device(device)))
+    captioner.loaded.check_recipe(store.recipe)
+    chosen = for_model(settings, captioner.model, n)
+    if chosen != settings:
+        say("The model has no latents: words are drawn instead (--do-sample).")
+    settings = chosen
     rows: list[dict[str, Any]] = []
     with bar("Captioning", len(ids), "pictures") as advance:
         for start in range(0, len(ids), batch):
             here = ids[start : start + batch]
-            found = search(
-                loaded.model,
-                region_batch([store.get(image_id) for image_id in here]).to(place),
-                loaded.vocabulary,
-                n,
-                settings,
-                objects=loaded.classes or load_classes("coco"),
-                classes=store.recipe.classes,
+            found = captioner.generate(
+                [store.get(image_id) for image_id in here], n, settings, classes=store.recipe.classes
             )
             for image_id, captions in zip(here, found, strict=True):
                 rows += [_row(image_id, caption, settings) for caption in captions]
             advance(len(here))
     write_json(out, rows)
-    typer.echo(f"{len(rows):,} captions of {len(ids):,} pictures in {out}.", err=True)
+    say(f"{len(rows):,} captions of {len(ids):,} pictures in {out}.")
 
 
-def _pictures(
-    prepared: "Prepared", store: "RegionStore", split: str, limit: int, skip_missing: bool
-) -> list[int]:
+def _pictures(prepared: "Prepared", store: "Store", split: str, limit: int, skip_missing: bool) -> list[int]:
     """The ids of the pictures to caption; all of them must have regions, or the others are left out."""
     from coscap.errors import UserError
 

@@ -8,7 +8,7 @@ import numpy as np
 from coscap.report.measure import Figures, Judge
 from coscap.report.runs import METHODS, Run
 from coscap.report.sampling import Sampler, Wanted
-from coscap.search.settings import SearchSettings
+from coscap.search import SearchSettings
 
 SMALL = 20  # the smaller of the paper's two numbers of samples
 
@@ -58,7 +58,7 @@ def methods(runs: Sequence[Run], samples: int, seeds: int, temperature: float = 
     budgets = tuple(sorted({small, samples}))
     for run in runs:
         if run.has_latents:
-            settings = [SearchSettings(seed=seed, temperature=temperature) for seed in range(seeds)]
+            settings = [SearchSettings(seed=seed, latent_temperature=temperature) for seed in range(seeds)]
             sets = tuple(Wanted(run, each, samples) for each in settings)
             found.append(Method(run.name, run.role, run, {samples: sets}, {samples: budgets}))
             continue

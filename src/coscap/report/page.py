@@ -188,7 +188,7 @@ def _commands(results: Results, command: Sequence[str]) -> str:
             f"coscap sample {shown(run.given)} --data {data} --regions {first} --split {split} --skip-missing"
         )
         if run.has_latents:
-            warmth = f" --temperature {options.temperature:g}" if options.temperature != 1 else ""
+            warmth = f" --latent-temperature {options.temperature:g}" if options.temperature != 1 else ""
             lines.append(f"{place} -n {large}{warmth} --seed 0 --out samples.json")
         else:
             lines += [

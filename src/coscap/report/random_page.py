@@ -15,14 +15,13 @@ import numpy as np
 from coscap.data.collate import region_batch
 from coscap.errors import UserError
 from coscap.files import write_text
-from coscap.models.pretrained import load_pretrained
+from coscap.models.hub import load_pretrained
+from coscap.models.stepper import TorchStepper
 from coscap.report.build import Results
 from coscap.report.runs import Run
 from coscap.report.stores import Stores
-from coscap.search.entry import search
-from coscap.search.rescore import rescore
-from coscap.search.select import select
-from coscap.search.settings import SearchSettings
+from coscap.search import SearchSettings, generate
+from coscap.search.select import rescore, select
 from coscap.text import load_classes
 from coscap.vision.pictures import open_picture
 
@@ -78,14 +77,15 @@ def five_captions(run: Run, stores: Stores, ids: list[int], device: str) -> list
     loaded = load_pretrained(run.folder)
     loaded.check_recipe(stores.recipe)
     loaded.model.to(device)
-    batch = region_batch([stores.get(image) for image in ids]).to(device)
+    batch = region_batch([stores.get(image) for image in ids])
+    stepper = TorchStepper(loaded.model)
     objects = loaded.classes or load_classes("coco")
     if not run.has_latents:
         settings = SearchSettings(search="beam")
-        found = search(loaded.model, batch, loaded.vocabulary, SHOWN, settings, objects=objects)
+        found = generate(stepper, batch, loaded.vocabulary, SHOWN, settings, objects=objects)
     else:
-        drawn = search(loaded.model, batch, loaded.vocabulary, POOL, SearchSettings(), objects=objects)
-        scored = rescore(loaded.model, batch, drawn, loaded.vocabulary)
+        drawn = generate(stepper, batch, loaded.vocabulary, POOL, SearchSettings(), objects=objects)
+        scored = rescore(stepper, batch, drawn, loaded.vocabulary)
         found = [select(captions, SHOWN, VARIETY) for captions in scored]
     return [[caption.text for caption in captions] for captions in found]
 

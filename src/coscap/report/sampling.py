@@ -16,12 +16,12 @@ from typing import Any
 
 from coscap.data.collate import region_batch
 from coscap.files import write_json
-from coscap.models.pretrained import Pretrained, load_pretrained
+from coscap.models.hub import Pretrained, load_pretrained
+from coscap.models.stepper import TorchStepper
 from coscap.progress import bar
 from coscap.report.runs import Run
 from coscap.report.stores import Stores
-from coscap.search.entry import search
-from coscap.search.settings import SearchSettings
+from coscap.search import SearchSettings, generate
 from coscap.text import load_classes
 
 PICTURES_AT_ONCE = 32
@@ -86,9 +86,9 @@ class Sampler:
         return {image: found[image] for image in pictures}
 
     def _search(self, wanted: Wanted, pictures: Sequence[int]) -> list[list[str]]:
-        batch = region_batch([self.stores.get(image) for image in pictures]).to(self.device)
-        found = search(
-            self.loaded.model,
+        batch = region_batch([self.stores.get(image) for image in pictures])
+        found = generate(
+            TorchStepper(self.loaded.model),
             batch,
             self.loaded.vocabulary,
             wanted.n,

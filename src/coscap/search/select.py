@@ -1,23 +1,89 @@
-"""Choosing the n captions to show out of more: likely ones that say different things.
+"""Which of many captions are shown: what each is worth when its own draw is forgotten, and how they differ.
 
-Greedy maximal marginal relevance: take the likeliest, then again and again the caption with the best
+Under its own draw a caption is always likely: the latents ask for it. `rescore` reads every caption again with the
+latents at the means of their priors, which are the same for all captions of a picture. `select` is greedy maximal
+marginal relevance: take the likeliest, then again and again the caption with the best
     (1 - variety) * score - variety * (largest overlap with a caption already taken),
-score being the log-probability a word, mapped to 0..1 over the candidates.
+score being the log-probability of a token, mapped to 0..1 over the candidates.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from coscap.search.caption import Caption
+import numpy as np
+from numpy.typing import NDArray
+
+from coscap.search.beam import counts_within
+from coscap.search.model import Caption, Check, Checked, Ints, RegionArrays, RegionLike, S, SearchModel
+from coscap.text.vocabulary import END, PAD, START, Vocabulary
+
+
+def rescore(
+    model: SearchModel[S],
+    regions: RegionLike,
+    found: Sequence[Sequence[Caption]],
+    vocabulary: Vocabulary,
+    check: Check | None = None,
+) -> list[list[Caption]]:
+    """The same captions with their log-probability under the means of the priors."""
+    rows = [(picture, caption) for picture, captions in enumerate(found) for caption in captions]
+    if not rows:
+        return [[] for _ in found]
+    watched: SearchModel[S] = model if check is None else Checked(model, check)
+    owners = np.array([picture for picture, _ in rows])
+    tokens = _padded([caption for _, caption in rows], vocabulary)
+    scores = iter(_score(watched, RegionArrays.of(regions), owners, tokens, len(vocabulary)).tolist())
+    return [[replace(caption, log_probability=next(scores)) for caption in captions] for captions in found]
+
+
+def _padded(captions: Sequence[Caption], vocabulary: Vocabulary) -> Ints:
+    """(N, T) the tokens of each caption, END, then PAD."""
+    longest = max(len(caption.tokens) for caption in captions)
+    tokens = np.full((len(captions), longest + 1), PAD)
+    for row, caption in enumerate(captions):
+        tokens[row, : len(caption.tokens) + 1] = [*vocabulary.encode(caption.tokens), END]
+    return tokens
+
+
+def _score(
+    model: SearchModel[S], regions: RegionArrays, owners: Ints, tokens: Ints, size: int
+) -> NDArray[np.float64]:
+    """log p of each caption, (N,); owners: (N,) the picture of each caption, tokens: (N, T), size: of the vocabulary.
+
+    Without noise, a model's state after the same tokens of the same picture is the same. So a row is a beginning,
+    and captions that begin alike share it.
+    """
+    state = model.start(regions, 1, latent_temperature=0.0)
+    total = np.zeros(len(tokens))
+    row = owners  # (N,) the beginning of each caption
+    last = np.full(len(regions), START)  # (rows,) the last token of each beginning
+    captions = np.arange(len(tokens))
+    for step in range(tokens.shape[1]):
+        token = tokens[captions, step]
+        wanted, which = np.unique(row * size + token, return_inverse=True)  # pairs of a beginning and a token
+        place = counts_within(wanted // size, np.ones_like(wanted))
+        named = np.full((len(last), int(place.max()) + 1), -1)
+        named[wanted // size, place] = wanted % size
+        found, state, _ = model.step(last, state, 0, named=named)
+        values = found.log_probabilities[wanted // size, place].astype(np.float64)
+        total[captions] += values[which]
+        going = token != END
+        captions = captions[going]
+        if len(captions) == 0:
+            break
+        longer, row = np.unique((row * size + token)[going], return_inverse=True)
+        last, state = longer % size, state.select(longer // size)
+    return total
 
 
 def select(captions: Sequence[Caption], n: int, variety: float) -> list[Caption]:
     """n different captions of one picture; variety 0 takes the likeliest, 1 the most different."""
-    pool = list({caption.text: caption for caption in sorted(captions, key=_per_word)}.values())
-    pool.sort(key=lambda caption: (-_per_word(caption), caption.text))
+    pool = list({caption.text: caption for caption in sorted(captions, key=_per_token)}.values())
+    pool.sort(key=lambda caption: (-_per_token(caption), caption.text))
     if not pool:
         return []
-    scores = _unit_interval([_per_word(caption) for caption in pool])
-    grams = [_grams(caption.units) for caption in pool]
+    scores = _unit_interval([_per_token(caption) for caption in pool])
+    grams = [_grams(caption.tokens) for caption in pool]
     taken = [0]
     overlap = [_overlap(gram, grams[0]) for gram in grams]
     while len(taken) < min(n, len(pool)):
@@ -28,8 +94,8 @@ def select(captions: Sequence[Caption], n: int, variety: float) -> list[Caption]
     return [pool[i] for i in taken]
 
 
-def _per_word(caption: Caption) -> float:
-    return caption.log_probability / (len(caption.units) + 1)  # the end of the caption is a word, too
+def _per_token(caption: Caption) -> float:
+    return caption.log_probability / (len(caption.tokens) + 1)  # the end of the caption is a token, too
 
 
 def _unit_interval(values: list[float]) -> list[float]:
@@ -37,8 +103,8 @@ def _unit_interval(values: list[float]) -> list[float]:
     return [(value - low) / (high - low) if high > low else 1.0 for value in values]
 
 
-def _grams(units: Sequence[str]) -> set[tuple[str, ...]]:
-    return {tuple(units[i : i + size]) for size in (1, 2) for i in range(len(units) - size + 1)}
+def _grams(tokens: Sequence[str]) -> set[tuple[str, ...]]:
+    return {tuple(tokens[i : i + size]) for size in (1, 2) for i in range(len(tokens) - size + 1)}
 
 
 def _overlap(one: set[tuple[str, ...]], other: set[tuple[str, ...]]) -> float:

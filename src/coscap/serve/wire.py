@@ -5,7 +5,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coscap.errors import UserError
-from coscap.search.settings import settings_from
+from coscap.search.config import settings_from
 from coscap.serve.worker import Wish
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -44,7 +44,9 @@ class CaptionFields(BaseModel):
 
     def wish(self) -> Wish:
         asked = self.model_dump(exclude={"n", "variety"}, exclude_none=True)
-        return Wish(self.n, self.variety, settings_from(**{k: v for k, v in asked.items() if v != ()}))
+        names = {"temperature": "latent_temperature", "beam": "num_beams", "diversity": "diversity_penalty"}
+        settings = settings_from(**{names.get(k, k): v for k, v in asked.items() if v != ()})
+        return Wish(self.n, self.variety, settings)
 
 
 class VariationFields(BaseModel):
@@ -78,6 +80,8 @@ class GivenCaption(BaseModel):
     id: str
     """For POST /variations, as long as the server remembers it."""
     text: str
+    alt: str
+    """The caption as an alternative text: one sentence of at most 125 characters."""
     log_probability: float
     """Nearer to 0 is more certain."""
     words: list[Word]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, Literal, TypeVar
 
 from coscap.errors import UserError
-from coscap.search.settings import SearchSettings
+from coscap.search.config import SearchSettings
 from coscap.serve.limits import Limits
 
 if TYPE_CHECKING:

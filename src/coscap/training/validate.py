@@ -21,7 +21,8 @@ from coscap.data.collate import region_batch
 from coscap.data.loader import Loader
 from coscap.errors import UserError
 from coscap.models import CaptionModel
-from coscap.search import Caption, SearchSettings, search
+from coscap.models.stepper import TorchStepper
+from coscap.search import Caption, SearchSettings, generate
 from coscap.text.vocabulary import Vocabulary
 from coscap.training.config import TrainConfig, Validation
 from coscap.training.interrupt import StopRequest
@@ -82,14 +83,14 @@ class Validator:
 
         greedy: list[list[str]] = []
         drawn: list[list[str]] = []
-        likeliest = SearchSettings(temperature=0.0)
+        likeliest = SearchSettings(latent_temperature=0.0)
         sampled = SearchSettings(seed=self.seed)
         for regions in pictures.batches:
             if stop():
                 return {}
-            here = regions.to(self.device)
-            greedy += _texts(search(model, here, self.vocabulary, 1, likeliest))
-            drawn += _texts(search(model, here, self.vocabulary, self.config.draws, sampled))
+            stepper = TorchStepper(model)
+            greedy += _texts(generate(stepper, regions, self.vocabulary, 1, likeliest))
+            drawn += _texts(generate(stepper, regions, self.vocabulary, self.config.draws, sampled))
         best = overlap(greedy, pictures.references).cider_d
         scores = overlap(drawn, pictures.references)
         curve = curves(scores.cider_d, scores.starts)
