@@ -45,6 +45,11 @@ def prepare(
     check_out(out)
     if not source.pictures:
         raise UserError(f"{source.name} holds no pictures; check that it is the right file.")
+    if options.vocabulary is None and not any(one.captions for one in source.pictures):
+        raise UserError(
+            f"{source.name}: none of its {len(source.pictures):,} pictures has a caption (a folder keeps those of "
+            'cat.jpg in cat.txt, JSON lines under "captions"); add them, or pass --vocabulary for pictures without.'
+        )
     pictures = _without_pages(assign(source.pictures, choice), source.name, troubles)
     captions = [caption for one in pictures for caption in one.captions]
     encoded = encode(captions, options.objects, options.workers)
