@@ -15,10 +15,13 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from coscap.errors import UserError, reason
+
+DEEPEST = 200  # brackets inside of brackets in a YAML file
 
 
 def check_output(path: str | Path, *, folder: bool = False, inputs: Iterable[str | Path] = ()) -> None:
@@ -143,6 +146,8 @@ def read_yaml(path: str | Path) -> Any:
 
     text = read_text(path)
     try:
+        if _deepest_bracket(text) > DEEPEST:  # before the parser, whose time grows with the square of the depth
+            raise RecursionError
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -153,6 +158,11 @@ def read_yaml(path: str | Path) -> Any:
         raise UserError(f"{path} is not valid YAML ({reason(error)}); correct it.") from None
     except RecursionError:
         raise UserError(f"{path} is nested too deeply to be read; check that it is the right file.") from None
+
+
+def _deepest_bracket(text: str) -> int:
+    depths = accumulate(1 if found[0] in "[{" else -1 for found in re.finditer(r"[\[\]{}]", text))
+    return max(depths, default=0)
 
 
 def read_text(path: str | Path) -> str:

@@ -146,7 +146,7 @@ class Prepared:
 
     def name(self, image: int) -> str:
         """The picture's file name, as the source gave it."""
-        return _text(self.arrays["names"], self.arrays["name_offsets"], image)
+        return self._text("names", "name_offsets", image)
 
     # Captions
 
@@ -179,7 +179,7 @@ class Prepared:
 
     def text(self, caption: int) -> str:
         """The caption as its writer wrote it."""
-        return _text(self.arrays["texts"], self.arrays["text_offsets"], caption)
+        return self._text("texts", "text_offsets", caption)
 
     def words(self, caption: int) -> NDArray[Any]:
         """(T,) numbers of the caption's units, whole, without END."""
@@ -216,6 +216,13 @@ class Prepared:
         """(caption, context) of every trainable caption."""
         for caption in self.trainable(split).tolist():
             yield caption, self.context(caption)
+
+    def _text(self, name: str, offsets: str, index: int) -> str:
+        content = self._slice(name, offsets, index).tobytes()
+        try:
+            return content.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            raise UserError(f"{self.path / name}.npy is damaged; make the data set anew with `coscap data`.") from None
 
     def _slice(self, array: str, offsets: str, index: int) -> NDArray[Any]:
         bounds = self.arrays[offsets]
@@ -399,7 +406,3 @@ def _misfit(data: Prepared) -> str | None:
         if len(array) and not (array.min() >= 0 and array.max() < limit):
             return f"{name}.npy"
     return None
-
-
-def _text(content: NDArray[np.uint8], offsets: NDArray[np.int64], index: int) -> str:
-    return content[int(offsets[index]) : int(offsets[index + 1])].tobytes().decode("utf-8", "surrogatepass")
