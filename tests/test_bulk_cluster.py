@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from coscap import Captioner
+from coscap.errors import UserError
 from tiny_captioner import save_tiny_model
 
 pytest.importorskip("ray")
@@ -63,19 +65,19 @@ def cluster() -> Iterator[object]:
 
 
 def test_a_node_that_dies_in_the_middle_costs_nothing(cluster, model: Path, tmp_path: Path) -> None:
-    photos, out = make_photos(tmp_path / "photos", 120), tmp_path / "captions.parquet"
+    photos, out = make_photos(tmp_path / "photos", 64), tmp_path / "captions.parquet"
     options = [tmp_path / "photos", "--out", out, "-n", 2, "--model", model, "--part", 4, "--batch", 2]
     run = subprocess.Popen(
         command(*options, "--address", cluster.address, "--processes", 2), stderr=subprocess.PIPE, text=True
     )
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while len(list(out.glob("part-*.parquet"))) < 3 and run.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
     assert run.poll() is None, run.stderr.read() if run.stderr else ""
     cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
     written = {path: path.read_bytes() for path in out.glob("part-*.parquet")}
-    assert sum(parquet.read_metadata(path).num_rows for path in written) < 100
-    _, told = run.communicate(timeout=120)
+    assert sum(parquet.read_metadata(path).num_rows for path in written) < 56
+    _, told = run.communicate(timeout=300)
     if run.returncode:  # the run may end with one sentence; then what is written counts
         assert run.returncode == 2 and told.count("\n") == 1 and "run the same command again" in told
         subprocess.run(command(*options, "--address", cluster.address, "--processes", 1), check=True)
@@ -116,6 +118,8 @@ def test_pictures_and_parquet_of_an_s3_server(cluster, s3: str, model: Path, tmp
     import pyarrow as pa
     from pyarrow import fs
 
+    from coscap.bulk.entries import list_address
+
     photos = make_photos(tmp_path / "photos", 6)
     store = fs.S3FileSystem(
         access_key="me", secret_key="hidden", endpoint_override=s3, scheme="http", region="us-east-1",
@@ -131,14 +135,20 @@ def test_pictures_and_parquet_of_an_s3_server(cluster, s3: str, model: Path, tmp
     parquet.write_table(held, "bucket/held.parquet", filesystem=store)
 
     where = f"?endpoint_override={s3}&scheme=http&region=us-east-1"
-    out, plain = tmp_path / "far.parquet", tmp_path / "near.parquet"
+    out = tmp_path / "far.parquet"
     options = ["-n", 2, "--model", model, "--processes", 1, "--address", cluster.address]
-    far = [f"s3://me:hidden@bucket/photos{where}", f"s3://me:hidden@bucket/held.parquet{where}", "--names", "id"]
+    far = [
+        f"s3://me:hidden@bucket/photos{where}",
+        f"s3://me:hidden@bucket/held.parquet{where}",
+        "--names",
+        "id",
+    ]
     done = subprocess.run(command(*far, "--out", out, *options), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "captions of 8 pictures" in done.stdout and "1 pictures could not be read" in done.stdout
-    subprocess.run(command(tmp_path / "photos", "--out", plain, *options), check=True, stdout=subprocess.DEVNULL)
-    found, near = captions(out), captions(plain)
+    captioner = Captioner.from_pretrained(model)
+    near = {each.photo: [caption.text for caption in each.captions] for each in captioner(photos, n=2)}
+    found = captions(out)
     assert found == {
         **{f"s3://bucket/photos/new/{path.name}": near[str(path)] for path in photos},
         "one": near[str(photos[0])],
@@ -147,7 +157,5 @@ def test_pictures_and_parquet_of_an_s3_server(cluster, s3: str, model: Path, tmp
     assert "hidden" not in "".join(found)  # no secret of an address gets into the table
     bad = parquet.read_table(tmp_path / "far.bad.parquet").to_pylist()
     assert [row["photo"] for row in bad] == ["s3://bucket/photos/broken.jpg"]
-    gone = subprocess.run(
-        command(f"s3://me:hidden@bucket/none{where}", "--out", tmp_path / "x", *options), capture_output=True, text=True
-    )
-    assert gone.returncode == 2 and gone.stderr.count("\n") == 1 and not (tmp_path / "x").exists()
+    with pytest.raises(UserError, match=r"does not exist|has no pictures"):
+        list_address(f"s3://me:hidden@bucket/none{where}")

@@ -115,7 +115,9 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "folder").symlink_to(tmp_path / "real")
     with files.whole_folder(tmp_path / "folder") as partial:
         (partial / "b").write_text("new")
-    assert (tmp_path / "folder").is_symlink() and [each.name for each in (tmp_path / "real").iterdir()] == ["b"]
+    assert (tmp_path / "folder").is_symlink() and [each.name for each in (tmp_path / "real").iterdir()] == [
+        "b"
+    ]
     circle = tmp_path / "circle"
     circle.symlink_to(circle)
     with pytest.raises(UserError, match="cannot be written"):
@@ -132,10 +134,10 @@ def test_pipes_and_devices_are_written_through(tmp_path: Path) -> None:
     files.write_json(pipe, [1, 2])
     reader.join(10)
     assert read == ["[1, 2]\n"] and stat.S_ISFIFO(pipe.stat().st_mode)
-    before = os.stat("/dev/null").st_rdev
+    before = Path("/dev/null").stat().st_rdev
     files.check_output("/dev/null")
     files.write_text("/dev/null", "x")
-    assert os.stat("/dev/null").st_rdev == before and stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    assert Path("/dev/null").stat().st_rdev == before and stat.S_ISCHR(Path("/dev/null").stat().st_mode)
     assert list(tmp_path.iterdir()) == [pipe]
 
 
@@ -143,7 +145,7 @@ def test_pipes_and_devices_are_written_through(tmp_path: Path) -> None:
 def test_a_full_device_is_one_sentence_and_stays_a_device() -> None:
     with pytest.raises(UserError, match=r"/dev/full cannot be written \(No space left on device\)"):
         files.write_text("/dev/full", "x")
-    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+    assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
 
 
 def test_outputs_that_cannot_be_are_refused_before_the_work(tmp_path: Path) -> None:
@@ -183,7 +185,9 @@ def test_a_disk_that_fills_up_leaves_the_old_file_and_no_part(tmp_path: Path) ->
     target, folder = tmp_path / "a.json", tmp_path / "folder"
     files.write_json(target, "old")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # what a quota does; Python ignores its signal
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (1000, before[1])
+    )  # what a quota does; Python ignores its signal
     try:
         with pytest.raises(UserError, match=rf"{target} cannot be written \(File too large\)"):
             files.write_json(target, "x" * 5000)
@@ -244,7 +248,9 @@ def test_names_that_a_terminal_must_not_get() -> None:
 def test_names_that_are_not_utf8_survive_json(tmp_path: Path) -> None:
     name = os.fsdecode(b"\xff.jpg")
     files.write_json(tmp_path / "a.json", {"photo": name})
-    assert (tmp_path / "a.json").read_bytes().isascii() and files.read_json(tmp_path / "a.json")["photo"] == name
+    assert (tmp_path / "a.json").read_bytes().isascii() and files.read_json(tmp_path / "a.json")[
+        "photo"
+    ] == name
 
 
 @pytest.mark.parametrize(

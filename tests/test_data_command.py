@@ -241,7 +241,9 @@ def test_keys_that_are_slips_stop_and_others_are_noted(
 def test_nothing_held_out_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = write(tmp_path / "x.jsonl", "".join(f'{{"image": "{i}.jpg", "caption": "a cat"}}\n' for i in range(20)))
+    lines = write(
+        tmp_path / "x.jsonl", "".join(f'{{"image": "{i}.jpg", "caption": "a cat"}}\n' for i in range(20))
+    )
     assert run("jsonl", lines, "--split", "train", "-o", tmp_path / "d", monkeypatch=monkeypatch) == 0
     assert "no picture is held out for validation; leave --split out" in capsys.readouterr().err
     assert run("jsonl", lines, "-o", tmp_path / "d", monkeypatch=monkeypatch) == 0

@@ -54,7 +54,8 @@ def regions(path: Path) -> list[tuple[Any, ...]]:
     store = open_regions(path)
     seen = [store.at(position) for position in range(min(len(store), 20))]
     return [(store.recipe, int(image_id)) for image_id in store.ids] + [
-        (each.features.tobytes(), each.boxes.tobytes(), each.labels.tobytes(), each.scores.tobytes()) for each in seen
+        (each.features.tobytes(), each.boxes.tobytes(), each.labels.tobytes(), each.scores.tobytes())
+        for each in seen
     ]
 
 
@@ -129,10 +130,7 @@ def test_archives_that_unfold_and_quotes_that_never_close(tmp_path: Path, monkey
     claim = {"descr": "<f4", "fortran_order": False, "shape": (2 * 10**6,)}
     np.lib.format.write_array_header_1_0(header, claim)
     with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        with archive.open("features.npy", "w") as member:
-            member.write(header.getvalue())
-            for _ in range(8):
-                member.write(bytes(10**6))
+        archive.writestr("features.npy", header.getvalue() + bytes(8 * 10**6))
     with pytest.raises(UserError, match="more than regions have"):
         regions_in_a_folder(tmp_path / "bomb.npz")
     (tmp_path / "quote.csv").write_text('image,caption\na.jpg,"' + "x" * 140_000 + "\n")
@@ -155,7 +153,9 @@ def damage(data: bytes, dice: random.Random) -> bytes:
             case 2 if len(made) > 8 and dice.random() < 0.3:
                 del made[place:]
             case 3:
-                made[place:place] = dice.choice([b"9" * 30, b"-1", b"null", b"\xff" * 8, b"\x00" * 8, b"1e999", b"[["])
+                made[place:place] = dice.choice(
+                    [b"9" * 30, b"-1", b"null", b"\xff" * 8, b"\x00" * 8, b"1e999", b"[["]
+                )
             case 4:
                 del made[place : place + dice.randrange(1, 9)]
             case _:
@@ -188,7 +188,9 @@ def everything(data: Prepared) -> list[Any]:
     describe(data, Console(file=io.StringIO()))
     content: list[Any] = [data.references("all"), data.trainable("train").tolist(), data.digest]
     for caption in range(data.captions):
-        content.append((data.units(caption), data.context(caption).tolist(), data.object_classes(caption).tolist()))
+        content.append(
+            (data.units(caption), data.context(caption).tolist(), data.object_classes(caption).tolist())
+        )
     return content + [(data.name(image), data.split_of(image)) for image in range(len(data))]
 
 

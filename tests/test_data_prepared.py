@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coscap.data.prepare import Options, prepare
-from coscap.data.prepared import Prepared, open_prepared, ranges
+from coscap.data.prepared import ARRAYS, Prepared, open_prepared, ranges
 from coscap.data.records import Picture, Source, Troubles
 from coscap.data.splits import Choice
 from coscap.errors import UserError
@@ -216,9 +216,13 @@ def test_a_few_overwritten_words_are_seen(tmp_path: Path) -> None:
     made_prepared(tmp_path / "d")
     words = tmp_path / "d" / "words.npy"
     whole = bytearray(words.read_bytes())
-    whole[-20:] = bytes(7 if index % 2 == 0 else 0 for index in range(20))  # ten known words: nothing but a hash can tell
+    whole[-20:] = bytes(
+        7 if index % 2 == 0 else 0 for index in range(20)
+    )  # ten known words: nothing but a hash can tell
     words.write_bytes(whole)
-    with pytest.raises(UserError, match=r"words\.npy is damaged \(its hash is not the one in manifest\.json\)"):
+    with pytest.raises(
+        UserError, match=r"words\.npy is damaged \(its hash is not the one in manifest\.json\)"
+    ):
         open_prepared(tmp_path / "d")
 
 
@@ -239,8 +243,7 @@ def test_folders_of_earlier_versions_are_read(tmp_path: Path) -> None:
     assert old.digest == new.digest  # so that contexts and runs still know their data
 
 
-@pytest.mark.parametrize("name", ["word_offsets", "object_offsets", "text_offsets", "image_captions", "name_offsets",
-    "words", "contexts", "objects", "object_classes", "caption_image", "image_split", "image_ids", "names", "texts"])  # fmt: skip
+@pytest.mark.parametrize("name", ARRAYS)
 def test_values_out_of_range_are_refused_without_hashes(tmp_path: Path, name: str) -> None:
     made_prepared(tmp_path / "d")
     without_hashes(tmp_path / "d")
@@ -249,7 +252,9 @@ def test_values_out_of_range_are_refused_without_hashes(tmp_path: Path, name: st
     if name in ("names", "texts"):
         array = array[:-1]
     else:
-        array[len(array) // 2] = 120 if name == "image_split" else 30_000 if array.dtype.kind == "i" else 60_000
+        array[len(array) // 2] = (
+            120 if name == "image_split" else 30_000 if array.dtype.kind == "i" else 60_000
+        )
     np.save(file, array)
     with pytest.raises(UserError, match="does not fit the rest of the data set"):
         open_prepared(tmp_path / "d")

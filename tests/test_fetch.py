@@ -85,10 +85,11 @@ def test_every_fault_is_one_sentence(server: str, path: str, words: str) -> None
 
 
 @pytest.mark.parametrize(
-    "address", ["http://127.0.0.1:1/", "http://", "http://a b/", "http://nosuch.invalid/x", "file:///etc/passwd"]
+    "address",
+    ["http://127.0.0.1:1/", "http://", "http://a b/", "http://nosuch.invalid/x", "file:///etc/passwd"],
 )
 def test_addresses_that_lead_nowhere(address: str) -> None:
-    with pytest.raises(UserError, match="could not be fetched|is not an http"):
+    with pytest.raises(UserError, match=r"could not be fetched|is not an http"):
         fetch(address, 1000)
 
 

@@ -38,7 +38,9 @@ def build(kind: str):
             config = transformers.Dinov2Config(**{**SEEN, "image_size": 112, "mlp_ratio": 1})
             return transformers.Dinov2Model(config), transformers.BitImageProcessorPil(**cropped), 24, 8
         case "registers":
-            config = transformers.Dinov2WithRegistersConfig(**{**SEEN, "patch_size": 32, "num_register_tokens": 4})
+            config = transformers.Dinov2WithRegistersConfig(
+                **{**SEEN, "patch_size": 32, "num_register_tokens": 4}
+            )
             model = transformers.Dinov2WithRegistersModel(config)
             return model, transformers.BitImageProcessorPil(**cropped), 24, 2
         case "vit":
@@ -50,9 +52,16 @@ def build(kind: str):
         case "convnext":
             config = transformers.ConvNextConfig(hidden_sizes=[8, 8, 16, 32], depths=[1, 1, 1, 1])
             size = {"shortest_edge": 64}
-            return transformers.ConvNextModel(config), transformers.ConvNextImageProcessorPil(size=size), 32, 2
+            return (
+                transformers.ConvNextModel(config),
+                transformers.ConvNextImageProcessorPil(size=size),
+                32,
+                2,
+            )
         case "swin":  # merges its patches
-            config = transformers.SwinConfig(image_size=64, embed_dim=8, depths=[1, 1], num_heads=[1, 2], window_size=4)
+            config = transformers.SwinConfig(
+                image_size=64, embed_dim=8, depths=[1, 1], num_heads=[1, 2], window_size=4
+            )
             return transformers.SwinModel(config), transformers.ViTImageProcessorPil(size=square), 16, 8
     raise ValueError(kind)
 
@@ -85,7 +94,9 @@ def test_every_architecture_is_a_grid(folder, kind: str) -> None:
     encoder = load_detector(f"hf:{path}")
     assert encoder.recipe.width == width and encoder.recipe.grid == grid
     assert encoder.recipe.classes == () and encoder.recipe.detections == 0
-    assert encoder.recipe.name.startswith(f"hf:{path.name}@") and encoder.recipe.name.endswith(f"/grid-{grid}/1")
+    assert encoder.recipe.name.startswith(f"hf:{path.name}@") and encoder.recipe.name.endswith(
+        f"/grid-{grid}/1"
+    )
     pictures = [Image.new("RGB", (90, 50), "red"), Image.effect_noise((64, 64), 80).convert("RGB")]
     both, alone = encoder.regions(pictures), encoder.regions(pictures[1:])[0]
     for regions in both:
@@ -104,7 +115,9 @@ def test_agrees_with_the_library(folder, kind: str) -> None:
     model = getattr(model, "vision_model", model)
     processor = transformers.AutoImageProcessor.from_pretrained(path, backend="pil")
     picture = Image.effect_noise((64, 64), 80).convert("RGB")
-    pixels = processor(images=picture, do_resize=False, do_center_crop=False, return_tensors="pt")["pixel_values"]
+    pixels = processor(images=picture, do_resize=False, do_center_crop=False, return_tensors="pt")[
+        "pixel_values"
+    ]
     options = {"interpolate_pos_encoding": True} if kind == "vit" else {}
     with torch.inference_mode():
         hidden = model(pixel_values=pixels, **options).last_hidden_state[0]
@@ -155,7 +168,13 @@ def test_wrong_names(folder, tmp_path, monkeypatch) -> None:
     with pytest.raises(UserError, match="sees a grid; leave --classes out"):
         load_detector(f"hf:{path}", classes=("zebra",))
     (tmp_path / "bert").mkdir()
-    text = {"model_type": "bert", "architectures": ["BertModel"], "hidden_size": 16, **SMALL, "vocab_size": 30}
+    text = {
+        "model_type": "bert",
+        "architectures": ["BertModel"],
+        "hidden_size": 16,
+        **SMALL,
+        "vocab_size": 30,
+    }
     (tmp_path / "bert" / "config.json").write_text(json.dumps(text))
     with pytest.raises(UserError, match="cannot be loaded"):
         load_detector(f"hf:{tmp_path / 'bert'}")

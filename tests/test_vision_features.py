@@ -177,7 +177,17 @@ def test_ctrl_c_ends_soon_and_leaves_no_process(tmp_path) -> None:
             tmp_path / "photos" / "0.png", tmp_path / "photos" / f"{index}.png"
         )
     out = tmp_path / "r.h5"
-    command = [sys.executable, "-m", "coscap", "features", tmp_path / "photos", "--out", out, "--processes", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "coscap",
+        "features",
+        tmp_path / "photos",
+        "--out",
+        out,
+        "--processes",
+        "2",
+    ]
     run = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
     limit = time.monotonic() + 60
     while not (tmp_path / "r.h5.parts").exists() and run.poll() is None and time.monotonic() < limit:
@@ -240,4 +250,6 @@ def test_file_names_of_any_bytes(tmp_path) -> None:
     listed = (tmp_path / "r.h5.bad.txt").read_text()
     assert listed.count("\n") == 3 and "\x1b" not in listed
     assert "latin \\xe9.jpg" in listed and "red\\x1b[31m.jpg" in listed and "two\\nlines.jpg" in listed
-    assert len(extract(list_pictures(tmp_path / "photos"), tmp_path / "r.h5", Job()).bad) == 3  # seen as finished
+    assert (
+        len(extract(list_pictures(tmp_path / "photos"), tmp_path / "r.h5", Job()).bad) == 3
+    )  # seen as finished

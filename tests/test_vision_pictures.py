@@ -95,7 +95,14 @@ def test_a_large_jpeg_is_decoded_smaller() -> None:
 
 
 def test_other_large_pictures_are_made_smaller_by_as_much() -> None:
-    for mode, kind in (("RGB", "PNG"), ("L", "PNG"), ("RGBA", "PNG"), ("P", "PNG"), ("1", "PNG"), ("CMYK", "TIFF")):
+    for mode, kind in (
+        ("RGB", "PNG"),
+        ("L", "PNG"),
+        ("RGBA", "PNG"),
+        ("P", "PNG"),
+        ("1", "PNG"),
+        ("CMYK", "TIFF"),
+    ):
         data = encoded(scene().resize((1600, 960)).convert(mode), kind)
         picture = open_picture(data, least_side=50)
         assert (picture.mode, picture.size) == ("RGB", (200, 120)), mode  # an eighth, no more

@@ -33,7 +33,9 @@ def fetch(address: str, most: int, *, seconds: float = SECONDS, private: bool | 
         except UserError as error:
             answer["error"] = error
         except HTTPError as error:
-            answer["error"] = _failed(address, f"the server says {error.code} {reason(Exception(error.reason))}")
+            answer["error"] = _failed(
+                address, f"the server says {error.code} {reason(Exception(error.reason))}"
+            )
         except (OSError, ValueError, HTTPException) as error:
             answer["error"] = _failed(address, reason(getattr(error, "reason", None) or error))
 

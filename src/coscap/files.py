@@ -146,7 +146,9 @@ def read_yaml(path: str | Path) -> Any:
 
     text = read_text(path)
     try:
-        if _deepest_bracket(text) > DEEPEST:  # before the parser, whose time grows with the square of the depth
+        if (
+            _deepest_bracket(text) > DEEPEST
+        ):  # before the parser, whose time grows with the square of the depth
             raise RecursionError
         return yaml.safe_load(text)
     except yaml.YAMLError as error:

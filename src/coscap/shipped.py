@@ -31,5 +31,7 @@ def hub_name(name: str) -> tuple[str, str | None]:
     if Path(owner).is_dir():
         there = sorted(path.name for path in Path(owner).iterdir() if path.is_dir())[:8]
         held = f"it has {', '.join(there)}" if there else "it has none"
-        raise UserError(f"{name} does not exist: {owner} is a folder without a model {rest} ({held}); check the path.")
+        raise UserError(
+            f"{name} does not exist: {owner} is a folder without a model {rest} ({held}); check the path."
+        )
     return repository, revision or None

@@ -84,7 +84,9 @@ def main() -> None:
         sys.exit(0)
     except OSError as error:
         _forget_output()
-        name = "the output cannot be written" if error.filename is None else f"{error.filename} cannot be used"
+        name = (
+            "the output cannot be written" if error.filename is None else f"{error.filename} cannot be used"
+        )
         sys.exit(_complain(f"{name} ({reason(error)})."))
 
 

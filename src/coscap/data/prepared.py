@@ -128,7 +128,11 @@ class Prepared:
         if split in self.manifest["subsets"]:
             number = self.manifest["subsets"].index(split)
             members: NDArray[np.int64] = _load(self.path / subset_file(number))
-            if members.ndim != 1 or members.dtype != np.int64 or not np.all((members >= 0) & (members < len(self))):
+            if (
+                members.ndim != 1
+                or members.dtype != np.int64
+                or not np.all((members >= 0) & (members < len(self)))
+            ):
                 raise UserError(f"{self.path / subset_file(number)} is damaged; make the data set anew.")
             return members
         known = ", ".join([*self.manifest["splits"], *self.manifest["subsets"], "all"])
@@ -222,7 +226,9 @@ class Prepared:
         try:
             return content.decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
-            raise UserError(f"{self.path / name}.npy is damaged; make the data set anew with `coscap data`.") from None
+            raise UserError(
+                f"{self.path / name}.npy is damaged; make the data set anew with `coscap data`."
+            ) from None
 
     def _slice(self, array: str, offsets: str, index: int) -> NDArray[Any]:
         bounds = self.arrays[offsets]
@@ -250,7 +256,9 @@ def open_prepared(path: str | Path) -> Prepared:
     data = Prepared(path, manifest, arrays)
     wrong = _misfit(data)
     if wrong:
-        raise UserError(f"{path / wrong} does not fit the rest of the data set; make it anew with `coscap data`.")
+        raise UserError(
+            f"{path / wrong} does not fit the rest of the data set; make it anew with `coscap data`."
+        )
     return data
 
 
@@ -339,7 +347,9 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         checked = _Manifest.model_validate(manifest)
     except ValidationError as error:
         field = ".".join(map(str, error.errors()[0]["loc"]))
-        raise UserError(f"{path}: {field} is missing or not as `coscap data` writes it; make it anew.") from None
+        raise UserError(
+            f"{path}: {field} is missing or not as `coscap data` writes it; make it anew."
+        ) from None
     if checked.splits != list(SPLITS) or not checked.counts.pictures_by_split.keys() <= {*SPLITS}:
         raise UserError(f"{path} names other splits than {', '.join(SPLITS)}; make it anew.")
     if found == FORMAT and set(checked.files) != set(files_of(len(checked.subsets))):

@@ -63,7 +63,10 @@ def _sizes(data: Prepared) -> "Table":
             table.add_row(split, f"{pictures:,}", f"{counts['captions by split'][split]:,}")
     for subset in data.manifest["subsets"]:
         table.add_row(
-            shown(f"  {subset}"), f"{len(data.images(subset)):,}", f"{len(data.captions_in(subset)):,}", style="dim"
+            shown(f"  {subset}"),
+            f"{len(data.images(subset)):,}",
+            f"{len(data.captions_in(subset)):,}",
+            style="dim",
         )
     table.add_section()
     table.add_row("all", f"{counts['pictures']:,}", f"{counts['captions']:,}")

@@ -37,7 +37,11 @@ class TransformersEncoder:
         self._boxes = grid_boxes(grid)  # (grid * grid, 4)
         self.least_side = 2 * self._side
         self.recipe = Recipe(
-            name=f"hf:{identity}/grid-{grid}/1", width=int(features.shape[0]), classes=(), detections=0, grid=grid
+            name=f"hf:{identity}/grid-{grid}/1",
+            width=int(features.shape[0]),
+            classes=(),
+            detections=0,
+            grid=grid,
         )
 
     def regions(self, pictures: Sequence[Image.Image]) -> list[Regions]:
@@ -63,14 +67,18 @@ class TransformersEncoder:
         options = {"interpolate_pos_encoding": True} if self._interpolates() else {}
         try:
             with torch.inference_mode():
-                output = self._model(torch.from_numpy(np.ascontiguousarray(pixels)).to(self._device), **options)
+                output = self._model(
+                    torch.from_numpy(np.ascontiguousarray(pixels)).to(self._device), **options
+                )
         except (RuntimeError, ValueError, TypeError) as error:
             raise UserError(
                 f"{self._name} cannot be used as an encoder of pictures ({reason(error)}); take one such as DINOv2."
             ) from None
         hidden = getattr(output, "last_hidden_state", None)
         if hidden is None or hidden.ndim not in (3, 4):
-            raise UserError(f"{self._name} gives no hidden states of patches; take CLIP, SigLIP, DINOv2 or ConvNeXt.")
+            raise UserError(
+                f"{self._name} gives no hidden states of patches; take CLIP, SigLIP, DINOv2 or ConvNeXt."
+            )
         patch = getattr(self._model.config, "patch_size", None)
         across = self._side // patch if isinstance(patch, int) and patch > 0 else None
         return as_map(hidden[0].float().cpu().numpy(), across, self._name)
@@ -95,7 +103,9 @@ def as_map(hidden: NDArray[np.float32], across: int | None, name: str) -> NDArra
         across = int(np.sqrt(tokens))
     prefix = tokens - across * across
     if not across or prefix > MOST_PREFIX:
-        raise UserError(f"{name} gives {tokens} hidden states, which are no square of patches; take another encoder.")
+        raise UserError(
+            f"{name} gives {tokens} hidden states, which are no square of patches; take another encoder."
+        )
     return hidden[prefix:].reshape(across, across, width).transpose(2, 0, 1)
 
 
@@ -105,10 +115,17 @@ def _preprocessing(processor: Any, config: Any, name: str) -> tuple[int, Sequenc
     if timm:
         return int(timm["input_size"][-1]), timm["mean"], timm["std"]
     sizes = [getattr(processor, "crop_size", None) if getattr(processor, "do_center_crop", False) else None]
-    sizes += [getattr(processor, "size", None), getattr(getattr(config, "vision_config", config), "image_size", None)]
+    sizes += [
+        getattr(processor, "size", None),
+        getattr(getattr(config, "vision_config", config), "image_size", None),
+    ]
     for size in sizes:
         keys = ("height", "shortest_edge")
-        side = size if isinstance(size, int) else next((size[key] for key in keys if size and size.get(key)), None)
+        side = (
+            size
+            if isinstance(size, int)
+            else next((size[key] for key in keys if size and size.get(key)), None)
+        )
         if side:
             plain = not getattr(processor, "do_normalize", True)
             mean = [0.0] * 3 if plain else processor.image_mean

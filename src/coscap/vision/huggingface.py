@@ -45,7 +45,9 @@ def load_transformers(name: str, classes: Sequence[str] = (), device: str = "cpu
     if config.model_type in detectors:
         return TransformersDetector(name, config, classes, device)
     if classes:
-        raise UserError(f"{name} finds no objects, it sees a grid; leave --classes out or take an OWLv2 model.")
+        raise UserError(
+            f"{name} finds no objects, it sees a grid; leave --classes out or take an OWLv2 model."
+        )
     from coscap.vision.encoders import TransformersEncoder
 
     model = _load(transformers.AutoModel, name, use_safetensors=True)

@@ -143,7 +143,9 @@ class Published(ABC):
         regions = _regions(item, self._fields(position), self._width)
         known = len(self.recipe.classes) if hasattr(self, "recipe") else 1 << 15
         if len(regions) and regions.labels.max() >= max(1, known):
-            raise UserError(f"{item}: the class {regions.labels.max()} is not one of the {known} known classes.")
+            raise UserError(
+                f"{item}: the class {regions.labels.max()} is not one of the {known} known classes."
+            )
         return regions
 
     @abstractmethod
@@ -263,7 +265,9 @@ class Hdf5Store(Published):
             raise
         except Exception:
             raise UserError(f"{path}{where}: {name} cannot be read; the file may be cut short.") from None
-        raise UserError(f"{path}{where}: {name} claims the shape {shape}, which is more than any file of regions has.")
+        raise UserError(
+            f"{path}{where}: {name} claims the shape {shape}, which is more than any file of regions has."
+        )
 
 
 class FolderStore(Published):
@@ -271,7 +275,9 @@ class FolderStore(Published):
 
     def __init__(self, path: Path) -> None:
         kinds = (".npz", ".npy")
-        self._files = sorted(file for file in path.iterdir() if file.suffix.lower() in kinds and file.is_file())
+        self._files = sorted(
+            file for file in path.iterdir() if file.suffix.lower() in kinds and file.is_file()
+        )
         super().__init__(path, [image_id_of(file.name) for file in self._files])
 
     def _fields(self, position: int) -> dict[str, Any]:
@@ -304,7 +310,9 @@ class FolderStore(Published):
         wanted = {key: content[name] for key, name in known.items() if name is not None}
         for info in wanted.values():
             if info.file_size > LARGEST:
-                raise UserError(f"{file}: {info.filename} claims {info.file_size:,} bytes, more than regions have.")
+                raise UserError(
+                    f"{file}: {info.filename} claims {info.file_size:,} bytes, more than regions have."
+                )
         arrays = {}
         for key, info in wanted.items():
             with archive.open(info) as member:

@@ -108,7 +108,9 @@ def heldout_ids() -> dict[str, NDArray[np.int64]]:
     }
 
 
-def choose(pictures: tuple[Picture, ...], folder: Path | None, limit: int | None, seed: int) -> tuple[Picture, ...]:
+def choose(
+    pictures: tuple[Picture, ...], folder: Path | None, limit: int | None, seed: int
+) -> tuple[Picture, ...]:
     """Only the pictures whose file is in `folder`, by name or by number, and at most `limit` of them, drawn by seed."""
     if folder is not None:
         from coscap.vision.extract import list_pictures
