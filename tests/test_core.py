@@ -275,3 +275,20 @@ def test_numbers_of_thousands_of_digits_are_one_sentence(tmp_path: Path) -> None
     (tmp_path / "x.json").write_text(json.dumps({"a": 0})[:-2] + "9" * 5000 + "}")
     with pytest.raises(UserError, match=r"x\.json is not valid JSON"):
         files.read_json(tmp_path / "x.json")
+
+
+def test_a_mistyped_path_is_not_looked_up_on_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from coscap.shipped import hub_name
+
+    assert hub_name("owner/name") == ("owner/name", None)
+    assert hub_name("owner/name@0123abc") == ("owner/name", "0123abc")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "file").write_text("")
+    with pytest.raises(UserError, match=r"runs/nosuch does not exist: .*it has mine"):
+        hub_name("runs/nosuch")
+    for name in ("nosuch", "./runs/nosuch", "/runs/nosuch", "a/b/c", "~/x", "runs/file"):
+        with pytest.raises(UserError, match=r"no name of one on the hub|is a file"):
+            hub_name(name)
+    done = run("caption", "x.jpg", "--model", "runs/nosuch")
+    assert done.returncode == 2 and "Traceback" not in done.stderr

@@ -202,15 +202,17 @@ class StoreWriter:
             "scores": np.concatenate([np.zeros(0, np.float32), *self._small["scores"]]),
             "checksum": np.array(self._checksums, dtype=np.uint32),
         }
-        with whole_file(self.path) as partial, h5py.File(partial, "w") as file:
-            file.attrs["coscap"] = LAYOUT
-            file.attrs["recipe"] = json.dumps(asdict(self.recipe))
-            file.attrs["sha256"] = _hash(self.recipe, small)
-            for name, array in small.items():
-                file.create_dataset(name, data=array, track_times=False)
-            shape = (int(offsets[-1]), self.recipe.width)
-            features = file.create_dataset("features", shape=shape, dtype=np.float16, track_times=False)
-            self._copy_features(features)
+        shape = (int(offsets[-1]), self.recipe.width)
+        with whole_file(self.path) as partial:
+            _reserve(partial, sum(array.nbytes for array in small.values()) + 2 * shape[0] * shape[1])
+            with h5py.File(partial, "w") as file:
+                file.attrs["coscap"] = LAYOUT
+                file.attrs["recipe"] = json.dumps(asdict(self.recipe))
+                file.attrs["sha256"] = _hash(self.recipe, small)
+                for name, array in small.items():
+                    file.create_dataset(name, data=array, track_times=False)
+                features = file.create_dataset("features", shape=shape, dtype=np.float16, track_times=False)
+                self._copy_features(features)
 
     def _copy_features(self, target: Any) -> None:
         self._features.flush()
@@ -220,6 +222,13 @@ class StoreWriter:
             count = min(rows, len(target) - start)
             chunk = np.fromfile(self._features, np.float16, count * self.recipe.width)
             target[start : start + count] = chunk.reshape(count, self.recipe.width)
+
+
+def _reserve(path: Path, size: int) -> None:
+    """Is there room for so many bytes? HDF5 meets a full disk with noise that cannot be caught."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size + (1 << 16))
 
 
 def _hash(recipe: Recipe, arrays: dict[str, NDArray[Any]]) -> str:
