@@ -71,12 +71,12 @@ def test_a_node_that_dies_in_the_middle_costs_nothing(cluster, model: Path, tmp_
         command(*options, "--address", cluster.address, "--processes", 2), stderr=subprocess.PIPE, text=True
     )
     until = time.monotonic() + 300
-    while len(list(out.glob("part-*.parquet"))) < 3 and run.poll() is None and time.monotonic() < until:
+    while not list(out.glob("part-*.parquet")) and run.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
     assert run.poll() is None, run.stderr.read() if run.stderr else ""
     cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
     written = {path: path.read_bytes() for path in out.glob("part-*.parquet")}
-    assert sum(parquet.read_metadata(path).num_rows for path in written) < 56
+    assert sum(parquet.read_metadata(path).num_rows for path in written) < 64
     _, told = run.communicate(timeout=300)
     if run.returncode:  # the run may end with one sentence; then what is written counts
         assert run.returncode == 2 and told.count("\n") == 1 and "run the same command again" in told
