@@ -1,9 +1,12 @@
-"""A file from an address of the web: bounded in bytes and in time, and never led astray into a private network."""
+"""What comes over the network: a file from an address, bounded in bytes and in time and never led astray into a
+private network, and the names of models on a hub.
+"""
 
 import ipaddress
 import socket
 import threading
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -91,3 +94,24 @@ def _is_private(host: str | None) -> bool:
 
 def _failed(address: str, why: str) -> UserError:
     return UserError(f"{address} could not be fetched ({why}).")
+
+
+def hub_name(name: str) -> tuple[str, str | None]:
+    """`owner/name` on a hub, and the revision in `owner/name@revision`, which pins what is downloaded.
+
+    A name that can only be meant as a path ("runs/mine" where there is a folder runs) is a UserError: nobody should
+    wait for a hub to hear of a slip.
+    """
+    repository, _, revision = name.partition("@")
+    owner, _, rest = repository.partition("/")
+    if Path(name).is_file():
+        raise UserError(f"{name} is a file, and the folder of a model was expected; check the path.")
+    if not rest or "/" in rest or name.startswith((".", "/", "~")):
+        raise UserError(f"{name} is no folder with a model, and no name of one on the hub (owner/name).")
+    if Path(owner).is_dir():
+        there = sorted(path.name for path in Path(owner).iterdir() if path.is_dir())[:8]
+        held = f"it has {', '.join(there)}" if there else "it has none"
+        raise UserError(
+            f"{name} does not exist: {owner} is a folder without a model {rest} ({held}); check the path."
+        )
+    return repository, revision or None

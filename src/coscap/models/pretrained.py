@@ -22,7 +22,6 @@ from coscap.errors import UserError
 from coscap.files import read_json, whole_folder, write_json
 from coscap.models.build import Model, build_model
 from coscap.models.config import read_config
-from coscap.shipped import hub_name
 from coscap.text.objects import ObjectClasses, load_classes
 from coscap.text.vocabulary import Vocabulary
 from coscap.vision.regions import Recipe
@@ -199,15 +198,15 @@ def _there(folder: Path, name: str) -> Path:
 
 
 def _from_hub(name: str) -> Path:
-    """Downloads, or finds in the hub's cache, the model `owner/name` or `owner/name@revision`."""
+    """Downloads, or finds in the hub's cache, the model `owner/name`."""
     import huggingface_hub
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    repository, revision = hub_name(name)
-    wanted = [CONFIG, WEIGHTS, VOCABULARY, CLASSES]
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise UserError(f"{name} is no folder with a model, and no name of one on the hub (owner/name).")
     try:
         return Path(
-            huggingface_hub.snapshot_download(repository, revision=revision, allow_patterns=wanted)
+            huggingface_hub.snapshot_download(name, allow_patterns=[CONFIG, WEIGHTS, VOCABULARY, CLASSES])
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from coscap.errors import UserError, reason
+from coscap.fetch import hub_name
 from coscap.files import sha256
-from coscap.shipped import hub_name
 from coscap.vision.boxes import suppress
 from coscap.vision.pooling import pool
 from coscap.vision.regions import Recipe, Regions
