@@ -173,7 +173,9 @@ def test_overwritten_numbers_are_seen(path) -> None:
         file["features"][4, 2] = 3.5
     store = RegionStore.open(path)
     assert same(store.get(907), PICTURES[907])
-    with pytest.raises(UserError, match=r"damaged \(the features of picture 55 are not those that were written\)"):
+    with pytest.raises(
+        UserError, match=r"damaged \(the features of picture 55 are not those that were written\)"
+    ):
         store.get(55)
     with h5py.File(path, "r+") as file:
         file["scores"][0] = 0.5
@@ -203,9 +205,10 @@ def test_a_full_disk_leaves_no_part(tmp_path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
         for count in (2, 400):  # in the store itself, and in the file where features wait
-            with pytest.raises(UserError, match=r"r\.h5 cannot be written"), StoreWriter(tmp_path / "r.h5", RECIPE) as w:
+            refused = pytest.raises(UserError, match=r"r\.h5 cannot be written")
+            with refused, StoreWriter(tmp_path / "r.h5", RECIPE) as writer:
                 for image_id in range(count):
-                    w.add(image_id, PICTURES[55])
+                    writer.add(image_id, PICTURES[55])
             assert list(tmp_path.iterdir()) == []
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
