@@ -61,6 +61,7 @@ def test_karpathy_flickr_folder_and_jsonl(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(open_prepared(tmp_path / "j").images("unpaired")) == 1
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "a.jpg").write_bytes(b"")
+    (tmp_path / "photos" / "a.txt").write_text("a cat\n")
     assert run("folder", tmp_path / "photos", "-o", tmp_path / "p", monkeypatch=monkeypatch) == 0
     assert len(open_prepared(tmp_path / "p")) == 1
 
@@ -205,3 +206,70 @@ def test_bad_regions_stop_or_are_counted(
     assert run("regions", folder, "--out", out, "--skip-bad", monkeypatch=monkeypatch) == 0
     assert "skipped: bad regions, 1 items" in capsys.readouterr().out
     assert sorted(RegionStore.open(out).ids.tolist()) == [1, 3]
+
+
+def test_pictures_without_any_caption_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").write_bytes(b"")
+    lines = write(tmp_path / "x.jsonl", '{"image": "a.jpg"}\n{"image": "b.jpg", "captions": []}\n')
+    for kind, source in (("folder", tmp_path / "photos"), ("jsonl", lines)):
+        assert run(kind, source, "--out", tmp_path / "d", monkeypatch=monkeypatch) == 2
+        told = capsys.readouterr().err
+        assert "pictures has a caption" in told and "cat.txt" in told and told.count("\n") == 1
+        assert not (tmp_path / "d").exists()
+    # Pictures to be captioned need the words of a model, and no captions.
+    words = ["--vocabulary", "shipped", "--split", "test"]
+    assert run("folder", tmp_path / "photos", *words, "-o", tmp_path / "d", monkeypatch=monkeypatch) == 0
+    assert "captions can be sampled for them, not learnt" in capsys.readouterr().err
+
+
+def test_keys_that_are_slips_stop_and_others_are_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slip = write(tmp_path / "slip.jsonl", '{"image": "a.jpg", "caption": "a cat", "splt": "test"}\n')
+    assert run("jsonl", slip, "-o", tmp_path / "d", monkeypatch=monkeypatch) == 2
+    assert "slip.jsonl, line 1: there is no key 'splt', did you mean \"split\"" in capsys.readouterr().err
+    assert run("jsonl", slip, "-o", tmp_path / "d", "--skip-bad", monkeypatch=monkeypatch) == 0
+    capsys.readouterr()
+    more = write(tmp_path / "more.jsonl", '{"image": "a.jpg", "caption": "a cat", "licence": 3}\n' * 2)
+    assert run("jsonl", more, "-o", tmp_path / "d", monkeypatch=monkeypatch) == 0
+    assert "note: more.jsonl: the key 'licence' of 2 lines is not read." in capsys.readouterr().err
+
+
+def test_nothing_held_out_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = write(
+        tmp_path / "x.jsonl", "".join(f'{{"image": "{i}.jpg", "caption": "a cat"}}\n' for i in range(20))
+    )
+    assert run("jsonl", lines, "--split", "train", "-o", tmp_path / "d", monkeypatch=monkeypatch) == 0
+    assert "no picture is held out for validation; leave --split out" in capsys.readouterr().err
+    assert run("jsonl", lines, "-o", tmp_path / "d", monkeypatch=monkeypatch) == 0
+    assert "held out" not in capsys.readouterr().err
+    assert len(open_prepared(tmp_path / "d").images("validation")) == 2
+
+
+def test_only_pictures_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = [{"id": i, "file_name": f"COCO_val2014_{i:012d}.jpg"} for i in range(1, 41)]
+    notes = [{"id": i, "image_id": i, "caption": "a cat sits"} for i in range(1, 41)]
+    file = write(tmp_path / "c.json", {"images": images, "annotations": notes})
+    (tmp_path / "photos").mkdir()
+    for number in range(11, 31):  # half of them under the names of 2017
+        name = f"{number:012d}.jpg" if number % 2 else f"COCO_val2014_{number:012d}.jpg"
+        (tmp_path / "photos" / name).write_bytes(b"")
+    there = ["coco", file, "--split", "random", "--out", tmp_path / "d", "--pictures", tmp_path / "photos"]
+    assert run(*there, monkeypatch=monkeypatch) == 0
+    assert open_prepared(tmp_path / "d").image_ids.tolist() == list(range(11, 31))
+    assert run(*there, "--limit", 7, monkeypatch=monkeypatch) == 0
+    few = open_prepared(tmp_path / "d").image_ids.tolist()
+    assert len(few) == 7 and set(few) < set(range(11, 31))
+    assert run(*there, "--limit", 7, monkeypatch=monkeypatch) == 0
+    assert open_prepared(tmp_path / "d").image_ids.tolist() == few
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "99.jpg").write_bytes(b"")
+    assert run(*there[:-1], tmp_path / "other", monkeypatch=monkeypatch) == 2
+    assert "none of the 40 pictures of the data set" in capsys.readouterr().err

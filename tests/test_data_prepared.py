@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coscap.data.prepare import Options, prepare
-from coscap.data.prepared import Prepared, open_prepared, ranges
+from coscap.data.prepared import ARRAYS, Prepared, open_prepared, ranges
 from coscap.data.records import Picture, Source, Troubles
 from coscap.data.splits import Choice
 from coscap.errors import UserError
@@ -201,7 +201,7 @@ def test_damaged_folders_say_which_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"words\.npy is damaged"):
         open_prepared(tmp_path / "d")
     np.save(words, np.zeros(3, dtype=np.uint16))
-    with pytest.raises(UserError, match=r"words\.npy has the shape \(3,\)"):
+    with pytest.raises(UserError, match=r"words\.npy is damaged \(its hash"):
         open_prepared(tmp_path / "d")
     words.unlink()
     with pytest.raises(UserError, match=r"words\.npy is missing"):
@@ -210,6 +210,67 @@ def test_damaged_folders_say_which_file(tmp_path: Path) -> None:
     write(manifest, json.loads(manifest.read_text()) | {"format": "other"})
     with pytest.raises(UserError, match="'other'"):
         open_prepared(tmp_path / "d")
+
+
+def test_a_few_overwritten_words_are_seen(tmp_path: Path) -> None:
+    made_prepared(tmp_path / "d")
+    words = tmp_path / "d" / "words.npy"
+    whole = bytearray(words.read_bytes())
+    whole[-20:] = bytes(
+        7 if index % 2 == 0 else 0 for index in range(20)
+    )  # ten known words: nothing but a hash can tell
+    words.write_bytes(whole)
+    with pytest.raises(
+        UserError, match=r"words\.npy is damaged \(its hash is not the one in manifest\.json\)"
+    ):
+        open_prepared(tmp_path / "d")
+
+
+def without_hashes(folder: Path) -> dict:
+    """A folder as earlier versions wrote it, and as somebody may have changed it."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["files"]
+    write(folder / "manifest.json", manifest | {"format": "coscap prepared 1"})
+    return manifest
+
+
+def test_folders_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    new = made_prepared(tmp_path / "d")
+    texts = [new.text(caption) for caption in range(new.captions)]
+    without_hashes(tmp_path / "d")
+    old = open_prepared(tmp_path / "d")
+    assert [old.text(caption) for caption in range(old.captions)] == texts
+    assert old.digest == new.digest  # so that contexts and runs still know their data
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_values_out_of_range_are_refused_without_hashes(tmp_path: Path, name: str) -> None:
+    made_prepared(tmp_path / "d")
+    without_hashes(tmp_path / "d")
+    file = tmp_path / "d" / f"{name}.npy"
+    array = np.load(file)
+    if name in ("names", "texts"):
+        array = array[:-1]
+    else:
+        array[len(array) // 2] = (
+            120 if name == "image_split" else 30_000 if array.dtype.kind == "i" else 60_000
+        )
+    np.save(file, array)
+    with pytest.raises(UserError, match="does not fit the rest of the data set"):
+        open_prepared(tmp_path / "d")
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    ("counts", {}), ("counts", None), ("options", {"max_length": "x", "long": "drop"}), ("subsets", [1]),
+    ("splits", ["train"]), ("files", {}), ("files", {"../../etc/passwd": "0"}), ("vocabulary", 3),
+])  # fmt: skip
+def test_a_changed_manifest_is_one_sentence(tmp_path: Path, field: str, value: object) -> None:
+    made_prepared(tmp_path / "d")
+    manifest = tmp_path / "d" / "manifest.json"
+    write(manifest, json.loads(manifest.read_text()) | {field: value})
+    with pytest.raises(UserError, match=rf"manifest\.json.*{field}") as caught:
+        open_prepared(tmp_path / "d")
+    assert "\n" not in str(caught.value)
 
 
 def test_ranges_joins_ranges() -> None:

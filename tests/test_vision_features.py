@@ -166,3 +166,90 @@ def test_show(tmp_path) -> None:
     page = (tmp_path / "out.html").read_text()
     assert "&lt;i&gt;cat.jpg" in page and "<i>cat" not in page  # a name is no markup
     assert "cat 0.97</span>" in page and page.count("class='cell'") == 16 and "http" not in page
+
+
+def test_ctrl_c_ends_soon_and_leaves_no_process(tmp_path) -> None:
+    """As a terminal does it: the interrupt goes to the command and to all of its processes."""
+    (tmp_path / "photos").mkdir()
+    photo = Image.open(EXAMPLES / "cat.jpg")
+    for index in range(300):
+        photo.save(tmp_path / "photos" / f"{index}.png") if index == 0 else os.link(
+            tmp_path / "photos" / "0.png", tmp_path / "photos" / f"{index}.png"
+        )
+    out = tmp_path / "r.h5"
+    command = [
+        sys.executable,
+        "-m",
+        "coscap",
+        "features",
+        tmp_path / "photos",
+        "--out",
+        out,
+        "--processes",
+        "2",
+    ]
+    run = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    limit = time.monotonic() + 60
+    while not (tmp_path / "r.h5.parts").exists() and run.poll() is None and time.monotonic() < limit:
+        time.sleep(0.02)
+    time.sleep(3)  # the processes are at their first parts
+    assert run.poll() is None
+    began = time.monotonic()
+    os.killpg(run.pid, signal.SIGINT)
+    _, told = run.communicate(timeout=60)
+    assert time.monotonic() - began < 5
+    assert run.returncode == 130
+    assert told.strip() == f"stopped; the same command goes on with what {out}.parts keeps"
+    while living(run.pid) and time.monotonic() < began + 10:
+        time.sleep(0.05)
+    assert living(run.pid) == []
+
+
+def living(group: int) -> list[str]:
+    """The processes of a group that have not ended, nor wait for somebody to take note of it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = path.read_text().rpartition(")")
+        except OSError:
+            continue
+        state, _, its_group = rest.split()[:3]
+        if int(its_group) == group and state != "Z":
+            found.append(name)
+    return found
+
+
+def test_a_folder_or_an_input_as_output_is_refused_before_the_work(photos, undisturbed, tmp_path) -> None:
+    def complaint(*arguments: object) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "coscap", "features", *map(str, arguments)], capture_output=True, text=True
+        )
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+        return done.stderr
+
+    assert f"{tmp_path} is a folder, and a file is to be written" in complaint(photos, "--out", tmp_path)
+    listed = tmp_path / "list.txt"
+    listed.write_text(f"{EXAMPLES / 'cat.jpg'}\n")
+    assert "it is what is read" in complaint(listed, "--out", listed)
+    assert listed.read_text() == f"{EXAMPLES / 'cat.jpg'}\n"
+    assert "is a folder" in complaint("show", EXAMPLES / "cat.jpg", "--html", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["list.txt"]
+
+
+def test_file_names_of_any_bytes(tmp_path) -> None:
+    folder = os.fsencode(tmp_path / "photos")
+    os.mkdir(folder)  # noqa: PTH102
+    names = [b"latin \xe9.jpg", b"red\x1b[31m.jpg", b"two\nlines.jpg"]
+    for name in names:
+        Path(os.fsdecode(os.path.join(folder, name))).write_bytes(b"no picture")  # noqa: PTH118
+    shutil.copy(EXAMPLES / "cat.jpg", os.fsdecode(os.path.join(folder, b"good \xff.jpg")))  # noqa: PTH118
+    os.mkfifo(tmp_path / "photos" / "pipe.jpg")
+    outcome = extract(list_pictures(tmp_path / "photos"), tmp_path / "r.h5", Job())
+    assert outcome.pictures == 1 and len(outcome.bad) == 3
+    assert [os.fsencode(name) for name in RegionStore.open(tmp_path / "r.h5").names] == [b"good \xff.jpg"]
+    listed = (tmp_path / "r.h5.bad.txt").read_text()
+    assert listed.count("\n") == 3 and "\x1b" not in listed
+    assert "latin \\xe9.jpg" in listed and "red\\x1b[31m.jpg" in listed and "two\\nlines.jpg" in listed
+    assert (
+        len(extract(list_pictures(tmp_path / "photos"), tmp_path / "r.h5", Job()).bad) == 3
+    )  # seen as finished

@@ -1,7 +1,10 @@
 """Pictures as they come from cameras, phones, the web and attackers."""
 
 import io
+import os
 import random
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -89,6 +92,78 @@ def test_a_large_jpeg_is_decoded_smaller() -> None:
     data = encoded(scene().resize((1600, 960)), "JPEG")
     assert open_picture(data).size == (1600, 960)
     assert open_picture(data, least_side=400).size == (800, 480)
+
+
+def test_other_large_pictures_are_made_smaller_by_as_much() -> None:
+    for mode, kind in (
+        ("RGB", "PNG"),
+        ("L", "PNG"),
+        ("RGBA", "PNG"),
+        ("P", "PNG"),
+        ("1", "PNG"),
+        ("CMYK", "TIFF"),
+    ):
+        data = encoded(scene().resize((1600, 960)).convert(mode), kind)
+        picture = open_picture(data, least_side=50)
+        assert (picture.mode, picture.size) == ("RGB", (200, 120)), mode  # an eighth, no more
+        assert open_picture(data, least_side=400).size == (800, 480)
+        assert open_picture(data, least_side=500).size == (1600, 960)
+        if mode in ("RGB", "RGBA", "CMYK"):
+            assert is_red(picture, 20, 60) and not is_red(picture, 180, 60)
+    deep = np.linspace(0, 65535, 1600 * 960).reshape(960, 1600).astype(np.uint16)
+    small = np.asarray(open_picture(encoded(Image.fromarray(deep), "PNG"), least_side=100))
+    assert small.shape == (120, 200, 3) and small[0, 0, 0] < 3 and small[-1, -1, 0] > 252
+
+
+@pytest.mark.parametrize("values", [
+    np.linspace(-5, 9, 300 * 1000).reshape(300, 1000).astype(np.float32),
+    np.where(np.arange(3000).reshape(30, 100) % 7, np.float32("inf"), np.float32(3)),
+    np.arange(-2000, 1000).reshape(30, 100).astype(np.int32),
+    np.arange(3000).reshape(30, 100).astype(np.uint16) * 20,
+])  # fmt: skip
+def test_deep_pictures_in_strips_are_what_they_are_at_once(values) -> None:
+    whole = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    stretched = (whole - whole.min()) * (255 / max(whole.max() - whole.min(), 1e-12))
+    expected = np.round(whole / 257 if values.dtype == np.uint16 else stretched).clip(0, 255)
+    picture = np.asarray(open_picture(encoded(Image.fromarray(values), "TIFF")))
+    assert np.array_equal(picture[..., 0], expected.astype(np.uint8))
+
+
+MEMORY = """
+import io, resource, sys
+import numpy as np
+from PIL import Image
+from coscap.vision.pictures import open_picture
+buffer = io.BytesIO()
+if sys.argv[1] == "float":
+    Image.fromarray(np.zeros((5000, 5000), np.float32)).save(buffer, "TIFF", compression="tiff_deflate")
+else:
+    Image.new("RGB", (5000, 5000)).save(buffer, "PNG")
+data = buffer.getvalue()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+kept = [open_picture(data, least_side=int(sys.argv[3])) for _ in range(int(sys.argv[2]))]
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+
+
+def test_memory_of_large_pictures() -> None:
+    """25 megapixels: a float TIFF needs less than three 32-bit copies, and pictures that wait are small."""
+
+    def megabytes(*arguments: str) -> float:
+        done = subprocess.run(
+            [sys.executable, "-c", MEMORY, *arguments], capture_output=True, text=True, check=True
+        )
+        return float(done.stdout)
+
+    assert megabytes("float", "1", "0") < 350  # in 64 bits it was 700
+    assert megabytes("png", "8", "640") < 200  # kept whole, 8 of them take 600
+
+
+def test_pipes_and_devices_are_refused_at_once(tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    for path in (tmp_path / "pipe.jpg", "/dev/zero"):
+        with pytest.raises(UserError, match="a pipe or a device, and a picture file was expected"):
+            open_picture(path)
 
 
 def test_heic() -> None:

@@ -1,6 +1,7 @@
 """The store: what goes in comes out, by id, by name and in batches; damaged files are refused."""
 
 import pickle
+import resource
 from pathlib import Path
 
 import h5py
@@ -164,3 +165,50 @@ def test_pages_that_were_read_are_let_go_of(tmp_path, monkeypatch) -> None:
     for position in range(8):
         assert (store.at(position).features == position).all()
     assert resident(path) < 8_000
+
+
+def test_overwritten_numbers_are_seen(path) -> None:
+    """What no shape can tell: the features by the picture's checksum when it is read, the rest by the hash at once."""
+    with h5py.File(path, "r+") as file:
+        file["features"][4, 2] = 3.5
+    store = RegionStore.open(path)
+    assert same(store.get(907), PICTURES[907])
+    with pytest.raises(
+        UserError, match=r"damaged \(the features of picture 55 are not those that were written\)"
+    ):
+        store.get(55)
+    with h5py.File(path, "r+") as file:
+        file["scores"][0] = 0.5
+    with pytest.raises(UserError, match=r"damaged \(its arrays are not those that were written\)"):
+        RegionStore.open(path)
+
+
+def test_a_store_of_an_earlier_version_is_read_without_hashes(path) -> None:
+    with h5py.File(path, "r+") as file:
+        del file.attrs["sha256"], file["checksum"]
+    store = RegionStore.open(path)
+    assert all(same(store.get(image_id), regions) for image_id, regions in PICTURES.items())
+
+
+def test_a_store_cannot_name_other_files_of_the_machine(path, tmp_path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_bytes(bytes(range(108)))
+    with h5py.File(path, "r+") as file:
+        del file.attrs["sha256"], file["features"]
+        file.create_dataset("features", (9, 6), np.float16, external=[(str(secret), 0, 108)])
+    with pytest.raises(UserError, match="features is not an array inside the file"):
+        RegionStore.open(path)
+
+
+def test_a_full_disk_leaves_no_part(tmp_path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        for count in (2, 400):  # in the store itself, and in the file where features wait
+            refused = pytest.raises(UserError, match=r"r\.h5 cannot be written")
+            with refused, StoreWriter(tmp_path / "r.h5", RECIPE) as writer:
+                for image_id in range(count):
+                    writer.add(image_id, PICTURES[55])
+            assert list(tmp_path.iterdir()) == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

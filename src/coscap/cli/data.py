@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coscap.errors import UserError, shown
+
 if TYPE_CHECKING:
+    from coscap.data.prepared import Prepared
     from coscap.data.records import Source, Troubles
 
 HELP = "Prepare captions for training, or look at prepared ones.\n\nExample: coscap data coco --split mrnn --out coco"
@@ -105,11 +108,17 @@ def coco(
     vocabulary: Vocabulary = None,
     skip_bad: SkipBad = False,
     workers: Workers = None,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(help="Take only pictures that are in this folder, e.g. --pictures train2014"),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Take only so many pictures, drawn by --seed, e.g. --limit 1000")
+    ] = None,
 ) -> None:
     """COCO captions, or any file in their format (nocaps too). Example: coscap data coco --split mrnn --out coco"""
     from coscap.data.records import join
     from coscap.data.sources.coco import BUILT_IN, read_coco, read_karpathy
-    from coscap.errors import UserError
 
     if split == "karpathy" and karpathy is None:
         raise UserError("--split karpathy needs Karpathy's file; pass --karpathy dataset_coco.json.")
@@ -189,8 +198,10 @@ def regions(
     """Published regions into a fast store. Example: coscap data regions trainval_36.tsv --out regions.h5"""
     from coscap.data.records import Troubles
     from coscap.data.regions import convert
+    from coscap.files import check_output
     from coscap.vision.published import open_regions
 
+    check_output(out, inputs=[path])
     source, troubles = open_regions(path), Troubles(skip=skip_bad)
     count = convert(source, out, troubles)
     typer.echo(
@@ -221,6 +232,8 @@ def _told(options: dict[str, Any], split: str | None) -> dict[str, Any]:
     return {name: options[name] for name in names.split()} | {
         "split": split,
         "split_file": options.get("split_file"),
+        "pictures": options.get("pictures"),
+        "limit": options.get("limit"),
     }
 
 
@@ -231,6 +244,7 @@ def _make(
     import os
     import signal
     import sys
+    from dataclasses import replace
 
     from rich.console import Console
 
@@ -238,12 +252,14 @@ def _make(
     from coscap.data.prepared import open_prepared
     from coscap.data.records import Troubles
     from coscap.data.show import summary
-    from coscap.data.splits import Choice
+    from coscap.data.splits import Choice, choose
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a polite kill cleans up too
     check_out(out)
     troubles = Troubles(skip=skip_bad)
     source = read(troubles)
+    chosen = choose(source.pictures, told["pictures"], told["limit"], told["seed"]) if source.pictures else ()
+    source = replace(source, pictures=chosen)
     own = any(one.split for one in source.pictures)
     choice = Choice(
         told["split"] or ("source" if own else "random"),
@@ -264,7 +280,11 @@ def _make(
         workers or os.cpu_count() or 1,
     )
     prepare(source, choice, out, options, troubles)
-    summary(open_prepared(out), Console())
+    data = open_prepared(out)
+    summary(data, Console())
+    for note in source.notes:
+        typer.echo(f"note: {shown(note)}.", err=True)
+    _note_splits(data)
     _note_ids(source, out)
     for path in (told["test_ids"], told["validation_ids"], *(told["exclude_ids"] or ())):
         _note_unknown(path, {one.id for one in source.pictures})
@@ -278,6 +298,19 @@ def _vocabulary_file(given: Path | None) -> str | None:
     return str(Path(model_folder(SHIPPED)) / "vocabulary.json" if str(given) == SHIPPED else given)
 
 
+def _note_splits(data: "Prepared") -> None:
+    """Say what training will miss: `coscap train` validates, and learns from captions."""
+    train, validation = (len(data.captions_in(name)) for name in ("train", "validation"))
+    if train and not validation:
+        typer.echo(
+            "note: no picture is held out for validation; leave --split out or give --validation N, or train with "
+            "--set validation=null.",
+            err=True,
+        )
+    if not data.captions:
+        typer.echo("note: no picture has a caption; captions can be sampled for them, not learnt.", err=True)
+
+
 def _note_ids(source: "Source", out: Path) -> None:
     """Say it where ids are not those of file names: regions go by file name unless they are told."""
     from coscap.vision.ids import image_id_of
@@ -286,7 +319,7 @@ def _note_ids(source: "Source", out: Path) -> None:
     if other:
         typer.echo(
             f"note: {len(other):,} of {len(source.pictures):,} pictures have an id that is not that of their file "
-            f"name (first: {other[0].id}, {other[0].name}); make their regions with "
+            f"name (first: {other[0].id}, {shown(other[0].name)}); make their regions with "
             f"`coscap features PICTURES --data {out} --out regions.h5`.",
             err=True,
         )

@@ -6,6 +6,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from coscap.errors import shown
+
 
 class _MakeByDefault(TyperGroup):
     """`coscap features DIR --out X` is short for `coscap features make DIR --out X`."""
@@ -57,14 +59,23 @@ def make(
 ) -> None:
     """Make a store of the regions of many pictures. A run that was stopped goes on when started again."""
     import os
+    import signal
+    import sys
 
+    from coscap.files import check_output
     from coscap.vision.extract import Job, extract, list_pictures
 
+    check_output(out, inputs=[source])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a polite kill stops the other processes, too
     entries = list_pictures(source, _ids_of(data))[: limit or None]
     job = Job(detector=detector, classes=_names(classes), device=device, pixel_limit=pixel_limit, reuse=reuse)
     processes = processes or len(os.sched_getaffinity(0))
-    outcome = extract(entries, out, job, processes=processes, overwrite=overwrite)
-    typer.echo(f"{out}: regions of {outcome.pictures:,} pictures")
+    try:
+        outcome = extract(entries, out, job, processes=processes, overwrite=overwrite)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; the same command goes on with what {shown(out)}.parts keeps", err=True)
+        raise
+    typer.echo(f"{shown(out)}: regions of {outcome.pictures:,} pictures")
     if outcome.bad:
         typer.echo(f"{len(outcome.bad):,} pictures could not be read; {out}.bad.txt says why")
 
@@ -77,11 +88,13 @@ def show(
     classes: str = typer.Option("", help="What an open-vocabulary detector looks for, e.g. 'zebra,kite'."),
 ) -> None:
     """Show the regions of photographs: a table, or with --html a page with the boxes drawn on them."""
-    from coscap.files import write_text
+    from coscap.files import check_output, write_text
     from coscap.vision.detectors import load_detector
     from coscap.vision.drawing import page, rows
     from coscap.vision.pictures import open_picture
 
+    if html:
+        check_output(html, inputs=photos)
     finder = load_detector(detector, classes=_names(classes))
     pictures = [open_picture(photo, least_side=finder.least_side) for photo in photos]
     found = finder.regions(pictures)
@@ -93,9 +106,10 @@ def show(
 
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     for photo, regions in zip(photos, found, strict=True):
-        table = Table("class", "score", "x1, y1, x2, y2", title=str(photo), title_justify="left")
+        table = Table("class", "score", "x1, y1, x2, y2", title=Text(shown(photo)), title_justify="left")
         for kind, score, box in rows(regions, finder.recipe):
             table.add_row(kind, f"{score:.2f}", ", ".join(f"{side:.2f}" for side in box))
         Console().print(table)

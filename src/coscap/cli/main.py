@@ -1,5 +1,6 @@
 """The `coscap` command: one file for each verb, heavy libraries imported only inside the verb that runs."""
 
+import os
 import sys
 from typing import Any
 
@@ -23,7 +24,7 @@ from coscap.cli import (
     serve,
     train,
 )
-from coscap.errors import UserError
+from coscap.errors import UserError, reason, shown
 
 app = typer.Typer(
     name="coscap",
@@ -82,6 +83,7 @@ _WRONG: type[Exception] = typer.BadParameter.mro()[2]
 def main() -> None:
     try:
         code = app(_in_front(sys.argv[1:]), standalone_mode=False)
+        sys.stdout.flush()  # a full disk behind it is told here, not by the interpreter's last words
         sys.exit(code if isinstance(code, int) else 0)
     except UserError as error:
         sys.exit(_complain(str(error)))
@@ -90,8 +92,20 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except BrokenPipeError:
-        sys.stderr.close()
+        _forget_output()
         sys.exit(0)
+    except OSError as error:
+        _forget_output()
+        name = (
+            "the output cannot be written" if error.filename is None else f"{error.filename} cannot be used"
+        )
+        sys.exit(_complain(f"{name} ({reason(error)})."))
+
+
+def _forget_output() -> None:
+    """What still waits for standard output goes nowhere: the interpreter would fail on it once more at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
 
 
 def _in_front(arguments: list[str]) -> list[str]:
@@ -113,5 +127,5 @@ def _complain_of_line(error: Any) -> int:
 
 
 def _complain(sentence: str) -> int:
-    print(f"coscap: {sentence}", file=sys.stderr)
+    print(f"coscap: {shown(sentence)}", file=sys.stderr)
     return 2

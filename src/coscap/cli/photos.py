@@ -53,15 +53,9 @@ def _standard_input() -> bytes:
 
 
 def _fetch(address: str) -> bytes:
-    from http.client import HTTPException
-    from urllib.error import URLError
-    from urllib.request import urlopen
+    from coscap.fetch import fetch
 
-    try:
-        with urlopen(address, timeout=20) as answer:
-            return _limited(answer.read(LARGEST + 1), address)
-    except (URLError, OSError, ValueError, HTTPException) as error:
-        raise UserError(f"{address} could not be fetched ({getattr(error, 'reason', error)}).") from None
+    return fetch(address, LARGEST)
 
 
 def _limited(content: bytes, name: str) -> bytes:

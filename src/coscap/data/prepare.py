@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from coscap import __version__
 from coscap.data.encode import Encoded, encode
-from coscap.data.prepared import ARRAYS, FORMAT, MANIFEST, OBJECTS, VOCABULARY, subset_file
+from coscap.data.prepared import ARRAYS, FORMAT, MANIFEST, OBJECTS, VOCABULARY, files_of, subset_file
 from coscap.data.records import SPLITS, TRAIN, UNPAIRED, Picture, Source, Troubles
 from coscap.data.splits import Choice, assign
 from coscap.errors import UserError
-from coscap.files import sha256, whole_folder, write_json
+from coscap.files import check_output, sha256, whole_folder, write_json
 from coscap.text.objects import load_classes
 from coscap.text.vocabulary import SLOT, SLOTS, SPECIAL, UNK, Vocabulary
 
@@ -45,6 +45,11 @@ def prepare(
     check_out(out)
     if not source.pictures:
         raise UserError(f"{source.name} holds no pictures; check that it is the right file.")
+    if options.vocabulary is None and not any(one.captions for one in source.pictures):
+        raise UserError(
+            f"{source.name}: none of its {len(source.pictures):,} pictures has a caption (a folder keeps those of "
+            'cat.jpg in cat.txt, JSON lines under "captions"); add them, or pass --vocabulary for pictures without.'
+        )
     pictures = _without_pages(assign(source.pictures, choice), source.name, troubles)
     captions = [caption for one in pictures for caption in one.captions]
     encoded = encode(captions, options.objects, options.workers)
@@ -56,21 +61,17 @@ def prepare(
     arrays = _arrays(pictures, captions, encoded, vocabulary)
     arrays |= {"caption_image": caption_image, "image_split": image_split, "image_captions": _offsets(counts)}
     subsets = _subsets(pictures)
-    try:
-        with whole_folder(out) as folder:
-            for name in ARRAYS:
-                np.save(folder / f"{name}.npy", arrays[name], allow_pickle=False)
-            for number, members in enumerate(subsets.values()):
-                np.save(folder / subset_file(number), members, allow_pickle=False)
-            vocabulary.save(folder / VOCABULARY)
-            load_classes(options.objects).save(folder / OBJECTS)
-            manifest = _manifest(source, choice, options, troubles, vocabulary, arrays, list(subsets))
-            manifest["objects"] |= {"sha256": sha256(folder / OBJECTS)}
-            write_json(folder / MANIFEST, manifest, indent=1)
-    except OSError as error:
-        raise UserError(
-            f"{out} cannot be written ({error.strerror}); choose another folder or free space."
-        ) from None
+    with whole_folder(out) as folder:
+        for name in ARRAYS:
+            np.save(folder / f"{name}.npy", arrays[name], allow_pickle=False)
+        for number, members in enumerate(subsets.values()):
+            np.save(folder / subset_file(number), members, allow_pickle=False)
+        vocabulary.save(folder / VOCABULARY)
+        load_classes(options.objects).save(folder / OBJECTS)
+        manifest = _manifest(source, choice, options, troubles, vocabulary, arrays, list(subsets))
+        manifest["objects"] |= {"sha256": sha256(folder / OBJECTS)}
+        manifest["files"] = {name: sha256(folder / name) for name in files_of(len(subsets))}
+        write_json(folder / MANIFEST, manifest, indent=1)
     return manifest
 
 
@@ -86,11 +87,10 @@ def _check(options: Options) -> None:
 
 def check_out(out: str | Path) -> None:
     """Only an older prepared data set is ever replaced, never a folder of something else."""
+    check_output(out, folder=True)
     out = Path(out)
     if out.is_dir() and any(out.iterdir()) and not (out / MANIFEST).is_file():
         raise UserError(f"{out} holds other files than a prepared data set; choose a new folder for --out.")
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file; choose a new folder for --out.")
 
 
 def _without_pages(pictures: tuple[Picture, ...], source: str, troubles: Troubles) -> tuple[Picture, ...]:

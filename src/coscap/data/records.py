@@ -4,7 +4,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeGuard
 
 from coscap.errors import UserError
@@ -32,6 +31,7 @@ class Source:
     name: str
     pictures: tuple[Picture, ...]
     hashes: dict[str, str]  # file name -> sha256 of its content
+    notes: tuple[str, ...] = ()  # sentences about the source that are no errors
 
 
 @dataclass
@@ -87,6 +87,10 @@ class Collector:
             )
         elif not isinstance(caption, str):
             self.troubles.report("missing field", f"{self.file}, {item}: the caption is not a text")
+        elif not _is_unicode(caption):
+            self.troubles.report(
+                "broken text", f"{self.file}, {item}: the caption holds half a character (a lone surrogate)"
+            )
         elif not caption.strip():
             self.troubles.report("empty caption", f"{self.file}, {item}: the caption is empty")
         else:
@@ -98,6 +102,14 @@ class Collector:
             Picture(one.id, one.name, tuple(captions.get(one.id, ())), one.split, one.subsets)
             for _, one in sorted(self._pictures.items())
         )
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_id(value: object) -> TypeGuard[int]:
@@ -138,20 +150,12 @@ def join(sources: Iterable[Source], troubles: Troubles) -> Source:
             else:
                 taken[one.id] = one
     return Source(
-        "+".join(source.name for source in sources), tuple(taken[key] for key in sorted(taken)), hashes
+        "+".join(source.name for source in sources),
+        tuple(taken[key] for key in sorted(taken)),
+        hashes,
+        tuple(note for source in sources for note in source.notes),
     )
 
 
 def content_hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist; check the path.") from None
-    except IsADirectoryError:
-        raise UserError(f"{path} is a folder, and a file was expected.") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}).") from None

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coscap.data.prepared import Prepared
+from coscap.errors import shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +30,7 @@ def summary(data: Prepared, console: "Console") -> None:
         if long > counts["captions"] / 10:
             console.print("that is more than a tenth of them; think of a larger --max-length", style="yellow")
     for kind, told in data.manifest["skipped"].items():
-        line = f"skipped: {kind}, {told['items']:,} items, the first: {told['first']}"
+        line = shown(f"skipped: {kind}, {told['items']:,} items, the first: {told['first']}")
         console.print(line, highlight=False, markup=False)
 
 
@@ -37,8 +38,10 @@ def describe(data: Prepared, console: "Console") -> None:
     """The summary, the source, an example of the context-object split, and a histogram of lengths."""
     manifest = data.manifest
     console.print(
-        f"{data.path}: {manifest['source']}, split {manifest['split']['method']}, "
-        f"made by coscap {manifest['coscap']}",
+        shown(
+            f"{data.path}: {manifest['source']}, split {manifest['split'].get('method')}, "
+            f"made by coscap {manifest['coscap']}"
+        ),
         highlight=False,
         markup=False,
     )
@@ -60,7 +63,10 @@ def _sizes(data: Prepared) -> "Table":
             table.add_row(split, f"{pictures:,}", f"{counts['captions by split'][split]:,}")
     for subset in data.manifest["subsets"]:
         table.add_row(
-            f"  {subset}", f"{len(data.images(subset)):,}", f"{len(data.captions_in(subset)):,}", style="dim"
+            shown(f"  {subset}"),
+            f"{len(data.images(subset)):,}",
+            f"{len(data.captions_in(subset)):,}",
+            style="dim",
         )
     table.add_section()
     table.add_row("all", f"{counts['pictures']:,}", f"{counts['captions']:,}")
@@ -90,7 +96,7 @@ def _example(data: Prepared) -> "Table":
         ),
     }
     for key, value in rows.items():
-        table.add_row(key, Text(value))
+        table.add_row(key, Text(shown(value)))
     return table
 
 

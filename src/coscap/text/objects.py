@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coscap.errors import UserError
-from coscap.files import read_json, read_text, write_json
+from coscap.files import read_json, read_text, read_yaml, write_json
 from coscap.text.plurals import plural as plural_of
 from coscap.text.ptb import tokenise
 
@@ -148,13 +148,7 @@ def _english() -> dict[str, Any]:
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        content = read_json(path) if path.suffix.lower() == ".json" else yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{path} is not valid YAML ({reason}); correct the file.") from None
+    content = read_json(path) if path.suffix.lower() == ".json" else read_yaml(path)
     if not isinstance(content, dict) or (
         path.name != "english.yaml" and not isinstance(content.get("classes"), dict)
     ):

@@ -90,6 +90,7 @@ class Vocabulary:
         if not isinstance(units, list) or not all(isinstance(unit, str) for unit in units):
             raise UserError(f"{path} must hold a list `units` of strings; make it anew with `coscap data`.")
         try:
+            "".join(units).encode()  # half a character, which JSON can hold, is no text
             return cls(units)
         except ValueError as error:
             raise UserError(

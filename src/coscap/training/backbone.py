@@ -32,8 +32,8 @@ from coscap.training.checkpoint import (
     sweep,
 )
 from coscap.training.interrupt import stop_on_signals
-from coscap.training.log import Log, cut_log
 from coscap.training.lock import run_lock
+from coscap.training.log import Log, cut_log
 from coscap.training.optimiser import moving_average, optimiser_tensors, restore_optimiser
 from coscap.vision.backbone import Backbone, WordHead, WordNetwork, read_head, save_tuned
 from coscap.vision.builtin import MAP_SIDE, WEIGHTS, squash

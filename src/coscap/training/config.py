@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from coscap.errors import UserError
-from coscap.files import read_text, write_text
+from coscap.files import read_yaml, write_text
 
 
 class Section(BaseModel):
@@ -186,13 +186,7 @@ FREE_ON_RESUME = frozenset({"data", "regions", "checkpoint_minutes", "log_steps"
 
 def read_config(path: Path, changes: list[str] | None = None) -> TrainConfig:
     """The configuration in a YAML file, with `key=value` changes applied to it (`optimiser.lr=0.001`)."""
-    text = read_text(path)
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise UserError(f"{path} is not valid YAML{place}; correct it there.") from None
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold `field: value` lines, as configs/small.yaml does.")
     for change in changes or []:

@@ -122,6 +122,11 @@ def build_validator(
     if validation is None:
         return None
     known = prepared.images("validation")
+    if not len(known):
+        raise UserError(
+            f"{config.data} holds no picture out for validation; prepare it without --split train or with "
+            "--validation N, or set validation: null to train without."
+        )
     known = known[store.positions(np.array(prepared.image_ids[known])) >= 0]
     if not len(known):
         raise UserError(

@@ -1,4 +1,5 @@
-"""One small protocol for all detectors, and their names: builtin, hf:NAME_OR_DIR, torchvision:NAME."""
+"""One small protocol for all that finds regions, and their names: builtin, hf:NAME_OR_DIR (a detector or an encoder),
+torchvision:NAME."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -41,9 +42,9 @@ def load_detector(name: str = "builtin", *, classes: Sequence[str] = (), device:
 
         return BuiltinDetector()
     if name.startswith("hf:"):
-        from coscap.vision.huggingface import TransformersDetector
+        from coscap.vision.huggingface import load_transformers
 
-        return TransformersDetector(name.removeprefix("hf:"), classes, device)
+        return load_transformers(name.removeprefix("hf:"), classes, device)
     if name.startswith("torchvision:"):
         from coscap.vision.faster_rcnn import FasterRcnnDetector
 

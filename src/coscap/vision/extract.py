@@ -10,18 +10,23 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
+from multiprocessing.synchronize import Event
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 
-from coscap.errors import UserError
-from coscap.files import read_json, read_text, whole_file, write_json, write_text
+from coscap.errors import UserError, shown
+from coscap.files import check_output, read_json, read_text, whole_file, whole_folder, write_json, write_text
 from coscap.progress import Advance, bar
 from coscap.vision.detectors import Detector, load_detector
 from coscap.vision.ids import image_id_of
@@ -123,6 +128,7 @@ def extract(
 ) -> Outcome:
     """Make the store `out` of the pictures, going on from what an earlier run left behind."""
     out = Path(out)
+    check_output(out, inputs=[job.reuse] if job.reuse else [])
     recipe = _recipe_of(job)
     if out.exists() and not overwrite:
         _refuse_other(out, entries, recipe)
@@ -147,7 +153,7 @@ def assemble(parts: str | Path, out: str | Path) -> Outcome:
         pictures = len(writer)
     listed = out.with_name(out.name + ".bad.txt")
     if bad:
-        write_text(listed, "".join(f"{sentence}\n" for sentence in bad))
+        write_text(listed, "".join(f"{shown(sentence)}\n" for sentence in bad))
     else:
         listed.unlink(missing_ok=True)
     return Outcome(pictures, tuple(bad))
@@ -174,13 +180,15 @@ def _compute(
         return
     # Fresh processes, not forked ones: a fork copies the locks of threads that it does not copy.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, initializer=_start, initargs=(job,)) as pool:
+    stop = context.Event()
+    with ProcessPoolExecutor(processes, context, initializer=_start, initargs=(job, stop)) as pool:
         waiting: set[Future[int]] = set()
         queue = iter(missing)
         try:
             while True:
                 for index in islice(queue, 2 * processes - len(waiting)):
-                    waiting.add(pool.submit(_make_part, _part(parts, index), slices[index]))
+                    with _without_interrupts():
+                        waiting.add(pool.submit(_make_part, _part(parts, index), slices[index]))
                 if not waiting:
                     return
                 done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
@@ -192,20 +200,32 @@ def _compute(
                 "command again, or with fewer --processes."
             ) from None
         except BaseException:
+            stop.set()  # Ctrl-C: processes give up the parts that they are at
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """A process that is started here inherits that Ctrl-C does not reach it: it is told by its parent."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _worker: dict[str, Any] = {}  # what a process keeps between its parts
 
 
-def _start(job: Job) -> None:
+def _start(job: Job, stop: Event | None = None) -> None:
     """Make a process ready. One thread each, so that sums come out the same in any number of processes."""
     if job.detector != "builtin":
         import torch
 
         torch.set_num_threads(1)
     _worker["job"] = job
+    _worker["stop"] = stop
     _worker["detector"] = job.load()
     _worker["reuse"] = RegionStore.open(job.reuse) if job.reuse else None
 
@@ -219,6 +239,8 @@ def _make_part(path: Path, entries: Sequence[Entry]) -> int:
     bad: list[str] = []
     pictures, waiting = [], []
     for index, entry in enumerate(entries):
+        if _worker["stop"] is not None and _worker["stop"].is_set():
+            return 0
         image_id = entry.id
         if known is not None and image_id in known:
             found[index] = known.get(image_id)
@@ -255,7 +277,7 @@ def _write_part(path: Path, found: list[tuple[Entry, Regions]], bad: list[str], 
 
 
 def _read_part(path: Path, bad: list[str]) -> Iterator[tuple[int, str, Regions]]:
-    with np.load(path, allow_pickle=False) as part:
+    with _open_part(path) as part:
         bad += [sentence.decode("utf-8", "surrogateescape") for sentence in part["bad"].tolist()]
         rows = {key: part[key] for key in ROWS}
         ends = np.cumsum(part["count"])
@@ -268,6 +290,15 @@ def _read_part(path: Path, bad: list[str]) -> Iterator[tuple[int, str, Regions]]
         ):
             regions = Regions(**{key: array[end - count : end] for key, array in rows.items()})
             yield image_id, os.fsdecode(name), regions
+
+
+@contextmanager
+def _open_part(path: Path) -> Iterator[Any]:
+    try:
+        with np.load(path, allow_pickle=False) as part:
+            yield part
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error):
+        raise UserError(f"{path} is damaged; remove that file and run the same command again.") from None
 
 
 def _recipe_of(job: Job) -> Recipe:
@@ -305,12 +336,8 @@ def _open_parts(out: Path, entries: Sequence[Entry], recipe: Recipe) -> Path:
         for left in parts.glob(".*.part"):
             left.unlink(missing_ok=True)
         return parts
-    out.parent.mkdir(parents=True, exist_ok=True)
-    fresh = parts.with_name(f".{parts.name}.{os.getpid()}.part")
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir()
-    write_json(fresh / "plan.json", plan)
-    fresh.replace(parts)
+    with whole_folder(parts) as fresh:
+        write_json(fresh / "plan.json", plan)
     return parts
 
 

@@ -1,4 +1,5 @@
-"""Any object detector of the transformers library, by its hub name or from a local folder.
+"""Any object detector or vision encoder of the transformers library, by its hub name (`owner/name`, or
+`owner/name@revision`) or from a local folder.
 
 The features of a detection are the state of the query that found it: the decoder's last hidden state (DETR,
 RT-DETR, D-FINE and their kin), the detection token (YOLOS) or the patch embedding (OWL-ViT, OWLv2). OWL models
@@ -9,17 +10,21 @@ import hashlib
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from coscap.errors import UserError
+from coscap.errors import UserError, reason
+from coscap.fetch import hub_name
 from coscap.files import sha256
 from coscap.vision.boxes import suppress
 from coscap.vision.pooling import pool
 from coscap.vision.regions import Recipe, Regions
+
+if TYPE_CHECKING:
+    from coscap.vision.detectors import Detector
 
 DETECTIONS = 36  # as many as bottom-up attention's fixed setting
 LEAST_SCORE = 0.1
@@ -28,15 +33,37 @@ OPEN_VOCABULARY = {"owlvit", "owlv2"}
 PADDED_TO_SQUARE = {"owlv2"}  # its processor pads to a square, and its boxes are relative to that
 
 
+def load_transformers(name: str, classes: Sequence[str] = (), device: str = "cpu") -> "Detector":
+    """A detector where the model is one, and otherwise the encoder's grid."""
+    transformers = _library()
+    config = _load(transformers.AutoConfig, name)
+    auto = transformers.models.auto.modeling_auto
+    detectors = {
+        *auto.MODEL_FOR_OBJECT_DETECTION_MAPPING_NAMES,
+        *auto.MODEL_FOR_ZERO_SHOT_OBJECT_DETECTION_MAPPING_NAMES,
+    }
+    if config.model_type in detectors:
+        return TransformersDetector(name, config, classes, device)
+    if classes:
+        raise UserError(
+            f"{name} finds no objects, it sees a grid; leave --classes out or take an OWLv2 model."
+        )
+    from coscap.vision.encoders import TransformersEncoder
+
+    model = _load(transformers.AutoModel, name, use_safetensors=True)
+    backend = {} if config.model_type == "timm_wrapper" else {"backend": "pil"}
+    processor = _load(transformers.AutoImageProcessor, name, **backend)
+    return TransformersEncoder(name, _identity(name, config), model, processor, device)
+
+
 class TransformersDetector:
     """One picture at a time: padding a batch to its largest picture would change the smaller ones' regions."""
 
     least_side = 0
     batch = 8
 
-    def __init__(self, name: str, classes: Sequence[str] = (), device: str = "cpu") -> None:
+    def __init__(self, name: str, config: Any, classes: Sequence[str] = (), device: str = "cpu") -> None:
         transformers = _library()
-        config = _load(transformers.AutoConfig, name)
         self._open = config.model_type in OPEN_VOCABULARY
         self._padded = config.model_type in PADDED_TO_SQUARE
         if self._padded and importlib.util.find_spec("scipy") is None:
@@ -153,14 +180,14 @@ def _library() -> Any:
 
 
 def _load(kind: Any, name: str, **options: Any) -> Any:
+    repository, revision = (name, None) if Path(name).is_dir() else hub_name(name)
+    if revision:
+        options["revision"] = revision
     try:
-        return kind.from_pretrained(name, **options)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
-        reason = (
-            str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
-        )
+        return kind.from_pretrained(repository, **options)
+    except Exception as error:  # whatever the library says of a file that is not as it must be
         raise UserError(
-            f"{name} cannot be loaded as a detector ({reason}); give a hub name or a folder."
+            f"{name} cannot be loaded as a detector or an encoder ({reason(error)}); give a hub name or a folder."
         ) from None
 
 
@@ -168,6 +195,7 @@ def _identity(name: str, config: Any) -> str:
     """A name that says which weights they are: the hub's commit, or a hash of the files in the folder."""
     folder = Path(name)
     if not folder.is_dir():
-        return f"{name}@{(getattr(config, '_commit_hash', None) or 'main')[:12]}"
+        repository, revision = hub_name(name)
+        return f"{repository}@{(getattr(config, '_commit_hash', None) or revision or 'main')[:12]}"
     hashes = [sha256(path) for path in [folder / "config.json", *sorted(folder.glob("*.safetensors"))]]
     return f"{folder.resolve().name}@{hashlib.sha256(''.join(hashes).encode()).hexdigest()[:12]}"

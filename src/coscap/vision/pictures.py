@@ -1,14 +1,17 @@
 """Pictures as they are: any file that a camera, a phone or the web makes, as one upright RGB image."""
 
 import io
+import os
+import stat
 import warnings
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from numpy.typing import NDArray
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from coscap.errors import UserError
+from coscap.errors import UserError, reason
 
 # Formats that Pillow decodes by itself. EPS is not among them: it starts another program.
 FORMATS = "JPEG PNG WEBP GIF TIFF BMP PPM JPEG2000 AVIF ICO TGA"
@@ -26,9 +29,10 @@ def open_picture(
 ) -> Image.Image:
     """The first frame of a picture file as upright RGB.
 
-    `least_side` lets a JPEG be decoded at a half, a quarter or an eighth of its size, where both sides stay at
-    least that long: most of the time of a large photograph is its decoding. `name` stands for the picture in
-    error messages. A file that is not a whole picture, or larger than `pixel_limit`, raises a UserError.
+    `least_side` lets a picture be made smaller by a half, a quarter or an eighth, where both sides stay at least
+    that long: a JPEG while it is decoded, which is most of the time of a large photograph, others right after, so
+    that pictures that wait for a detector take little memory. `name` stands for the picture in error messages. A
+    file that is not a whole picture, or larger than `pixel_limit`, raises a UserError.
     """
     name = name or (str(source) if isinstance(source, str | Path) else "the picture")
     file = _open_file(source, name)
@@ -37,15 +41,16 @@ def open_picture(
             _check_size(image, name, pixel_limit)
             if least_side:
                 image.draft("RGB", (least_side, least_side))
-            return _to_rgb(_upright(image))
+            return _to_rgb(_upright(image), least_side)
     except UserError:
         raise
+    except MemoryError:
+        raise UserError(f"{name} needs more memory than there is; make it smaller.") from None
     except Exception as error:
         # Pillow's decoders meet hostile bytes with whatever exception comes: OSError, SyntaxError, ValueError,
         # struct.error, KeyError and more. All of them mean the same to the user.
-        reason = str(error).strip().rstrip(".") or type(error).__name__
         raise UserError(
-            f"{name} is damaged and cannot be decoded ({reason}); get a whole copy of it."
+            f"{name} is damaged and cannot be decoded ({reason(error)}); get a whole copy of it."
         ) from None
     finally:
         if file is not source:
@@ -78,13 +83,18 @@ def _open_file(source: Source, name: str) -> BinaryIO:
     if not isinstance(source, str | Path):
         return source
     try:
-        return Path(source).open("rb")
+        # Not to wait for ever: opening a pipe that is called cat.jpg would, until somebody writes to it.
+        file = os.fdopen(os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except FileNotFoundError:
         raise UserError(f"{name} does not exist; check the path.") from None
     except IsADirectoryError:
         raise UserError(f"{name} is a folder, and a picture was expected.") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"{name} cannot be read ({getattr(error, 'strerror', None) or error}).") from None
+        raise UserError(f"{name} cannot be read ({reason(error)}).") from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise UserError(f"{name} is a pipe or a device, and a picture file was expected.")
+    return file
 
 
 def _identify(file: BinaryIO, name: str) -> Image.Image:
@@ -143,9 +153,15 @@ def _orientation(image: Image.Image) -> int:
     return orientation if orientation in range(2, 9) else 1
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
+def _to_rgb(image: Image.Image, least_side: int) -> Image.Image:
+    if image.mode in {"RGB", "L", "RGBA", "LA", "CMYK", "F", "I"} and "transparency" not in image.info:
+        return _as_rgb(_smaller(image, least_side))  # before other copies of all its pixels are made
+    return _smaller(_as_rgb(image), least_side)
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB":
-        return image.copy()
+        return image.copy() if isinstance(image, ImageFile.ImageFile) else image
     if image.mode.startswith("I") or image.mode == "F":
         return _deep_to_grey(image).convert("RGB")
     if image.mode in {"RGBA", "LA", "PA", "RGBa", "La"} or "transparency" in image.info:
@@ -156,13 +172,34 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
+def _smaller(image: Image.Image, least_side: int) -> Image.Image:
+    """By as much as a JPEG's decoder would."""
+    for factor in (8, 4, 2) if least_side else ():
+        if min(image.size) // factor >= least_side:
+            return image.reduce(factor)
+    return image
+
+
 def _deep_to_grey(image: Image.Image) -> Image.Image:
-    """16-bit values by their high byte; other integers and floats stretched between their extremes."""
-    values = np.asarray(image, dtype=np.float64)
-    values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-    low, high = values.min(), values.max()
-    if image.mode != "F" and low >= 0 and high < 65536:
-        grey = values / 257
-    else:
-        grey = (values - low) * (255 / max(high - low, 1e-12))
-    return Image.fromarray(np.round(grey).clip(0, 255).astype(np.uint8))
+    """16-bit values by their high byte; other integers and floats stretched between their extremes.
+
+    Some rows at a time: whole pictures in 64 bits would be eight bytes a pixel, several times.
+    """
+    values = np.asarray(image)  # (H, W)
+    rows = max(1, (1 << 18) // values.shape[1])
+    strips = [values[start : start + rows] for start in range(0, len(values), rows)]
+    low, high = np.inf, -np.inf
+    for strip in strips:
+        finite = _finite(strip)
+        low, high = min(low, finite.min()), max(high, finite.max())
+    sixteen_bit = image.mode != "F" and low >= 0 and high < 65536
+    grey = np.empty(values.shape, np.uint8)
+    for start, strip in zip(range(0, len(values), rows), strips, strict=True):
+        finite = _finite(strip)
+        level = finite / 257 if sixteen_bit else (finite - low) * (255 / max(high - low, 1e-12))
+        grey[start : start + rows] = np.round(level).clip(0, 255)
+    return Image.fromarray(grey)
+
+
+def _finite(values: NDArray[Any]) -> NDArray[np.float64]:
+    return np.nan_to_num(values.astype(np.float64), copy=False, nan=0.0, posinf=0.0, neginf=0.0)

@@ -13,20 +13,24 @@ without a box the whole picture.
 
 import base64
 import binascii
+import math
 import mmap
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coscap.errors import UserError
+from coscap.files import read_text
 from coscap.vision.ids import image_id_of
 from coscap.vision.regions import GRID_LABEL, Recipe, Regions
-from coscap.vision.store import RegionStore
+from coscap.vision.store import RegionStore, own_dataset
+
+LARGEST = 1 << 28  # bytes of one array of one picture: a hundred times what any detector gives
 
 _PLAIN = ("image_id", "image_w", "image_h", "num_boxes", "boxes", "features")
 _WITH_CLASSES = (
@@ -135,8 +139,14 @@ class Published(ABC):
         return self.at(position)
 
     def at(self, position: int) -> Regions:
-        fields = self._fields(position)
-        return _regions(f"{self.path}, image {int(self.ids[position])}", fields, self._width)
+        item = f"{self.path}, image {int(self.ids[position])}"
+        regions = _regions(item, self._fields(position), self._width)
+        known = len(self.recipe.classes) if hasattr(self, "recipe") else 1 << 15
+        if len(regions) and regions.labels.max() >= max(1, known):
+            raise UserError(
+                f"{item}: the class {regions.labels.max()} is not one of the {known} known classes."
+            )
+        return regions
 
     @abstractmethod
     def _fields(self, position: int) -> dict[str, Any]:
@@ -209,7 +219,7 @@ class Hdf5Store(Published):
         try:
             self._file = h5py.File(path, "r")
             names = set(self._file)
-        except (OSError, RuntimeError):
+        except Exception:  # whatever HDF5 says of hostile bytes
             raise UserError(f"{path} is not a whole HDF5 file; it may be cut short, copy it again.") from None
         missing = {"image_id", "features"} - names
         if missing:
@@ -227,7 +237,12 @@ class Hdf5Store(Published):
             "scores": _first(names, "scores", "objects_conf"),
         }
         raw = self._read(path, "image_id", None)
-        ids = [image_id_of(one.decode()) if isinstance(one, bytes) else int(one) for one in raw.tolist()]
+        if raw.ndim != 1 or raw.dtype.kind not in "iuSO":
+            raise UserError(f"{path}: image_id has the shape {raw.shape} and a row of ids was expected.")
+        try:
+            ids = [image_id_of(one.decode()) if isinstance(one, bytes) else int(one) for one in raw.tolist()]
+        except (ValueError, TypeError):
+            raise UserError(f"{path}: image_id holds values that are no ids of pictures.") from None
         super().__init__(path, ids)
 
     def _fields(self, position: int) -> dict[str, Any]:
@@ -238,35 +253,49 @@ class Hdf5Store(Published):
         }
 
     def _read(self, path: Path, name: str, position: int | None) -> Any:
+        where = "" if position is None else f", row {position}"
         try:
-            dataset = self._file[name]
-            return dataset[()] if position is None else dataset[position]
-        except (OSError, RuntimeError, ValueError, IndexError):
-            where = "" if position is None else f", row {position}"
+            dataset = own_dataset(path, self._file, name)
+            shape = dataset.shape if position is None else dataset.shape[1:]
+            # A compressed or empty array may claim any size: no more than a picture needs, or a byte a picture.
+            most = path.stat().st_size * 8 if position is None else LARGEST
+            if math.prod(shape) * dataset.dtype.itemsize <= most:
+                return dataset[()] if position is None else dataset[position]
+        except UserError:
+            raise
+        except Exception:
             raise UserError(f"{path}{where}: {name} cannot be read; the file may be cut short.") from None
+        raise UserError(
+            f"{path}{where}: {name} claims the shape {shape}, which is more than any file of regions has."
+        )
 
 
 class FolderStore(Published):
     """One file a picture, named by its id."""
 
     def __init__(self, path: Path) -> None:
-        self._files = sorted(file for file in path.iterdir() if file.suffix.lower() in (".npz", ".npy"))
+        kinds = (".npz", ".npy")
+        self._files = sorted(
+            file for file in path.iterdir() if file.suffix.lower() in kinds and file.is_file()
+        )
         super().__init__(path, [image_id_of(file.name) for file in self._files])
 
     def _fields(self, position: int) -> dict[str, Any]:
         file = self._files[position]
         try:
-            content = np.load(file, allow_pickle=False)
-            if isinstance(content, np.ndarray):
-                return {"features": content}
-            with content:
-                return self._from_npz(file, content)
-        except (OSError, EOFError, ValueError, zipfile.BadZipFile):
+            if file.suffix.lower() == ".npy":
+                return {"features": np.load(file, mmap_mode="r", allow_pickle=False)}
+            with zipfile.ZipFile(file) as archive:
+                return self._from_npz(file, archive)
+        except UserError:
+            raise
+        except Exception:  # zlib.error, KeyError, BadZipFile and whatever else comes of hostile bytes
             raise UserError(
                 f"{file} is not a whole file of arrays; it may be cut short, copy it again."
             ) from None
 
-    def _from_npz(self, file: Path, content: Any) -> dict[str, Any]:
+    def _from_npz(self, file: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
+        content = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         known = {
             "features": _first(content, "features", "feat", "x"),
             "boxes": _first(content, "boxes", "bbox"),
@@ -278,7 +307,31 @@ class FolderStore(Published):
         }
         if known["features"] is None:
             raise UserError(f"{file} has no array features, feat or x; it has {', '.join(content)}.")
-        return {key: content[name] for key, name in known.items() if name is not None}
+        wanted = {key: content[name] for key, name in known.items() if name is not None}
+        for info in wanted.values():
+            if info.file_size > LARGEST:
+                raise UserError(
+                    f"{file}: {info.filename} claims {info.file_size:,} bytes, more than regions have."
+                )
+        arrays = {}
+        for key, info in wanted.items():
+            with archive.open(info) as member:
+                arrays[key] = _read_array(member, info.file_size)
+        return arrays
+
+
+def _read_array(file: IO[bytes], size: int) -> NDArray[Any]:
+    """An array of an .npz file, after its header was compared with the bytes that are there."""
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    shape, by_columns, dtype = readers[np.lib.format.read_magic(file)](file)
+    count = math.prod(shape)
+    if dtype.hasobject or count < 0 or file.tell() + count * dtype.itemsize != size:
+        raise ValueError("the header claims another size than the array has")
+    values = np.frombuffer(file.read(), dtype, count)
+    return values.reshape(shape, order="F" if by_columns else "C")
 
 
 def _regions(item: str, fields: dict[str, Any], width: int | None) -> Regions:
@@ -286,8 +339,15 @@ def _regions(item: str, fields: dict[str, Any], width: int | None) -> Regions:
     features = np.asarray(fields["features"])
     if features.dtype.kind != "f":
         raise UserError(f"{item}: features have the type {features.dtype} and floats were expected.")
-    count = int(fields["num_boxes"]) if "num_boxes" in fields else len(features)
+    if features.ndim not in (1, 2):
+        raise UserError(f"{item}: features have the shape {features.shape} and (boxes, width) was expected.")
+    count = _number(item, "num_boxes", fields["num_boxes"]) if "num_boxes" in fields else len(features)
+    if not 0 <= count <= features.size or count != int(count):
+        raise UserError(f"{item}: num_boxes is {count:g}, which does not fit features of {features.shape}.")
+    count = int(count)
     features = _rows(item, "features", features, count)  # (R, F)
+    if not np.isfinite(features).all():
+        raise UserError(f"{item}: features hold values that are no numbers (nan or inf).")
     if width is not None and features.shape[1] != width:
         raise UserError(
             f"{item}: features are {features.shape[1]} wide, and those of the first picture {width}; "
@@ -296,10 +356,28 @@ def _regions(item: str, fields: dict[str, Any], width: int | None) -> Regions:
     labels = np.full(count, GRID_LABEL, dtype=np.int16)
     scores = np.ones(count, dtype=np.float32)
     if "classes" in fields:
-        labels = _rows(item, "classes", np.asarray(fields["classes"]), count)[:, 0].astype(np.int16)
+        given = _column(item, "classes", fields["classes"], count)
+        if len(given) and not (given.min() >= GRID_LABEL and given.max() < 1 << 15):
+            raise UserError(f"{item}: classes must be whole numbers from 0.")
+        labels = given.astype(np.int16)
     if "scores" in fields:
-        scores = _rows(item, "scores", np.asarray(fields["scores"]), count)[:, 0].astype(np.float32)
+        scores = _column(item, "scores", fields["scores"], count).astype(np.float32)
     return Regions(features, _boxes(item, fields, count), labels, scores)
+
+
+def _number(item: str, name: str, value: Any) -> float:
+    value = np.asarray(value)
+    if value.size != 1 or value.dtype.kind not in "iuf":
+        raise UserError(f"{item}: {name} has the shape {value.shape} and one number was expected.")
+    return float(value.reshape(-1)[0])
+
+
+def _column(item: str, name: str, values: Any, count: int) -> NDArray[Any]:
+    values = np.asarray(values)
+    if values.dtype.kind not in "iuf":
+        raise UserError(f"{item}: {name} have the type {values.dtype} and numbers were expected.")
+    rows = _rows(item, name, values, count)
+    return rows[:, 0] if rows.shape[1] else np.zeros(0, values.dtype)
 
 
 def _rows(item: str, name: str, values: NDArray[Any], count: int) -> NDArray[Any]:
@@ -316,16 +394,22 @@ def _rows(item: str, name: str, values: NDArray[Any], count: int) -> NDArray[Any
 def _boxes(item: str, fields: dict[str, Any], count: int) -> NDArray[np.float32]:
     if "boxes" not in fields:
         return np.tile(np.array([0, 0, 1, 1], dtype=np.float32), (count, 1))
-    boxes = _rows(item, "boxes", np.asarray(fields["boxes"]), count).astype(np.float32)
-    if boxes.shape[1] < 4:
+    boxes = np.asarray(fields["boxes"])
+    if boxes.dtype.kind not in "iuf":
+        raise UserError(f"{item}: boxes have the type {boxes.dtype} and numbers were expected.")
+    boxes = _rows(item, "boxes", boxes, count).astype(np.float32)
+    if not np.isfinite(boxes).all():
+        raise UserError(f"{item}: boxes hold values that are no numbers (nan or inf).")
+    if count and boxes.shape[1] < 4:
         raise UserError(f"{item}: boxes have {boxes.shape[1]} columns and x1, y1, x2, y2 were expected.")
-    boxes = boxes[:, :4]
+    boxes = boxes[:, :4] if count else np.zeros((0, 4), np.float32)
     if boxes.max(initial=0) > 1.5:  # pixels
         if "width" not in fields or "height" not in fields:
             raise UserError(
                 f"{item}: boxes are in pixels, and there is no width and height to divide them by."
             )
-        size = np.array([float(fields["width"]), float(fields["height"])] * 2, dtype=np.float32)
+        sides = [_number(item, name, fields[name]) for name in ("width", "height")]
+        size = np.array(sides * 2, dtype=np.float32)
         if not (size > 0).all():
             raise UserError(f"{item}: the width and height of the picture must be above 0.")
         boxes = boxes / size
@@ -348,7 +432,7 @@ def _class_names(path: Path) -> tuple[str, ...]:
     folder = path if path.is_dir() else path.parent
     file = folder / "objects_vocab.txt"
     if file.is_file():
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = read_text(file).splitlines()
         return tuple(line.split(",")[0].strip() for line in lines if line.strip())
     return tuple(f"class {number}" for number in range(1600))
 
@@ -359,5 +443,5 @@ def _is_ours(path: Path) -> bool:
     try:
         with h5py.File(path, "r") as file:
             return "coscap" in file.attrs
-    except (OSError, RuntimeError):
+    except Exception:
         raise UserError(f"{path} is not a whole HDF5 file; it may be cut short, copy it again.") from None

@@ -5,13 +5,13 @@ and `coco:train2014` and `coco:val2014` name them.
 """
 
 import importlib.util
-import json
 import zipfile
 from pathlib import Path
 from typing import Any
 
-from coscap.data.records import Collector, Source, Troubles, content_hash, is_id, read_bytes, split_name
+from coscap.data.records import Collector, Source, Troubles, content_hash, is_id, split_name
 from coscap.errors import UserError
+from coscap.files import parse_json, read_bytes
 from coscap.vision.ids import image_id_of
 
 BUILT_IN = ("coco:train2014", "coco:val2014")
@@ -57,20 +57,6 @@ def _spice_jar(wanted: str) -> Path:
     raise UserError(
         f"{wanted} is read from the package pycocoevalcap, which is missing; pip install 'coscap[coco]'."
     )
-
-
-def parse_json(label: str, content: bytes) -> Any:
-    try:
-        return json.loads(content)
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{label} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}); "
-            "check that the file is complete."
-        ) from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{label} is not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
-    except RecursionError:
-        raise UserError(f"{label} is not a captions file: its brackets are nested too deeply.") from None
 
 
 def _lists(label: str, document: Any, troubles: Troubles) -> tuple[list[Any], list[Any]]:

@@ -18,9 +18,9 @@ from coscap.data.records import (
     Source,
     Troubles,
     content_hash,
-    read_bytes,
 )
-from coscap.errors import UserError
+from coscap.errors import UserError, reason
+from coscap.files import read_bytes
 from coscap.vision.ids import image_id_of
 
 CAPTION_FILES = ("Flickr8k.token.txt", "captions.txt", "results_20130124.token", "results.csv")
@@ -71,11 +71,14 @@ def _rows(label: str, lines: list[str], troubles: Troubles) -> Iterator[tuple[st
     """(item for messages, file name, caption) for each line, whichever layout it is."""
     header = lines[0].replace(" ", "").lower() if lines else ""
     if header.startswith("image,caption"):
-        for row in csv.reader(lines[1:]):
-            if len(row) >= 2:
-                yield f"the row of {row[0]}", row[0].strip(), ",".join(row[1:])
-            elif row:
-                troubles.report("missing field", f"{label}: the row {row[0][:60]!r} has no caption")
+        try:
+            for row in csv.reader(lines[1:]):
+                if len(row) >= 2:
+                    yield f"the row of {row[0]}", row[0].strip(), ",".join(row[1:])
+                elif row:
+                    troubles.report("missing field", f"{label}: the row {row[0][:60]!r} has no caption")
+        except csv.Error as error:  # a quote that is never closed
+            raise UserError(f"{label} is not a whole table ({reason(error)}); check its quotes.") from None
         return
     bars = header.startswith("image_name|")
     for number, line in enumerate(lines[1:] if bars else lines, start=2 if bars else 1):

@@ -4,15 +4,21 @@
     {"file_name": "dog.png", "text": "a dog runs", "image_id": 7}
 
 The picture is "image", "file_name" or "image_id"; the text "captions" (a list), "caption" or "text".
-Lines of the same picture add up; a line without text is a picture without captions.
+Lines of the same picture add up; a line without text is a picture without captions. Other keys are not read: a
+note names them, and one that looks like a slip ("splt") is an error.
 """
 
+import difflib
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from coscap.data.records import Collector, Source, Troubles, content_hash, is_id, read_bytes, split_name
+from coscap.data.records import Collector, Source, Troubles, content_hash, is_id, split_name
+from coscap.files import read_bytes
 from coscap.vision.ids import image_id_of
+
+KEYS = ("image", "file_name", "image_id", "captions", "caption", "text", "split")
 
 
 def read_jsonl(path: str | Path, troubles: Troubles) -> Source:
@@ -20,24 +26,39 @@ def read_jsonl(path: str | Path, troubles: Troubles) -> Source:
     content = read_bytes(path)
     collector = Collector(path.name, troubles)
     names: dict[int, str] = {}
+    strange: Counter[str] = Counter()
     for number, line in enumerate(content.splitlines(), start=1):
         if line.strip():
             row = _parse(path.name, number, line, troubles)
             if row is not None:
+                strange.update(_unread(collector, f"line {number}", row))
                 _add(collector, names, f"line {number}", row)
-    return Source(path.name, collector.pictures(), {path.name: content_hash(content)})
+    notes = [f"{path.name}: the key {key!r} of {lines:,} lines is not read" for key, lines in strange.items()]
+    return Source(path.name, collector.pictures(), {path.name: content_hash(content)}, tuple(notes))
 
 
 def _parse(label: str, number: int, line: bytes, troubles: Troubles) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # broken JSON, not UTF-8, a number of thousands of digits
         troubles.report("broken JSON", f"{label}, line {number} is not valid JSON")
         return None
     if not isinstance(row, dict):
         troubles.report("missing field", f"{label}, line {number} is not an object")
         return None
     return row
+
+
+def _unread(collector: Collector, item: str, row: dict[str, Any]) -> list[str]:
+    """The keys that nothing is read from; one that is nearly a known key is bad input."""
+    strange = [key for key in row if key not in KEYS]
+    for key in strange:
+        meant = difflib.get_close_matches(key.lower(), KEYS, n=1, cutoff=0.75)
+        if meant and meant[0] not in row:
+            collector.troubles.report(
+                "unknown key", f'{collector.file}, {item}: there is no key {key!r}, did you mean "{meant[0]}"'
+            )
+    return strange
 
 
 def _add(collector: Collector, names: dict[int, str], item: str, row: dict[str, Any]) -> None:

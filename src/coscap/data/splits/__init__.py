@@ -10,15 +10,16 @@ train, validation, test   everything in that one
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coscap.data.records import SPLITS, TEST, TRAIN, UNPAIRED, VALIDATION, Picture
+from coscap.data.records import SPLITS, TEST, TRAIN, UNPAIRED, VALIDATION, Picture, is_id
 from coscap.errors import UserError
 from coscap.files import read_json, read_text
+from coscap.vision.ids import image_id_of
 
 METHODS = ("mrnn", "karpathy", "heldout", "random", "source", TRAIN, VALIDATION, TEST)
 MRNN_VALIDATION = 4000  # the paper: 118,287 / 4,000 / 1,000
@@ -83,7 +84,7 @@ def read_ids(path: Path) -> list[int]:
             row = row.get("image_id", row.get("id"))
         try:
             ids.append(int(row))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise UserError(f"{path}, entry {position + 1}: {row!r} is not an image id.") from None
     return ids
 
@@ -107,6 +108,28 @@ def heldout_ids() -> dict[str, NDArray[np.int64]]:
     }
 
 
+def choose(
+    pictures: tuple[Picture, ...], folder: Path | None, limit: int | None, seed: int
+) -> tuple[Picture, ...]:
+    """Only the pictures whose file is in `folder`, by name or by number, and at most `limit` of them, drawn by seed."""
+    if folder is not None:
+        from coscap.vision.extract import list_pictures
+
+        names = {PurePosixPath(entry.name).name for entry in list_pictures(folder)}
+        ids = {image_id_of(name) for name in names}
+        there = tuple(one for one in pictures if one.id in ids or PurePosixPath(one.name).name in names)
+        if not there:
+            raise UserError(
+                f"{folder} has none of the {len(pictures):,} pictures of the data set (such as {pictures[0].name}); "
+                "check that they belong together."
+            )
+        pictures = there
+    if limit is None or limit >= len(pictures):
+        return pictures
+    kept = set(_permutation(pictures, seed)[:limit])
+    return tuple(one for one in pictures if one.id in kept)
+
+
 def _by_ids(pictures: tuple[Picture, ...], choice: Choice) -> tuple[Picture, ...]:
     """Move the pictures that --test-ids and --validation-ids name."""
     for split, path in ((TEST, choice.test_ids), (VALIDATION, choice.validation_ids)):
@@ -128,14 +151,17 @@ def _mrnn(pictures: tuple[Picture, ...], choice: Choice) -> tuple[Picture, ...]:
     test = set(read_ids(choice.test_ids) if choice.test_ids else mrnn_test_ids())
     if not any(one.id in test for one in pictures):
         where = f"the ids in {choice.test_ids}" if choice.test_ids else "m-RNN's 1,000 test pictures"
-        raise UserError(f"none of {where} is in the data set; --split mrnn is for COCO 2014.")
+        raise UserError(
+            f"none of {where} is in the data set; --split mrnn is for COCO 2014, take --split random for others."
+        )
     rest = [one for one in pictures if one.id not in test]
     if choice.validation_ids:
         ids = set(read_ids(choice.validation_ids))
         _need(choice.validation_ids, ids, pictures)
         validation = ids - test
     else:
-        number = MRNN_VALIDATION if choice.validation is None else choice.validation
+        usual = min(MRNN_VALIDATION, len(rest) // 10)  # fewer of a part of COCO
+        number = usual if choice.validation is None else choice.validation
         validation = _draw(rest, number, choice.seed)
     return tuple(
         replace(one, split=TEST if one.id in test else VALIDATION if one.id in validation else TRAIN)
@@ -173,7 +199,7 @@ def _read_parts(path: Path) -> dict[str, Any]:
     for name in names:
         if not isinstance(value, dict) or not isinstance(value.get(name), list):
             raise UserError(f'{path} has no list "{name}"; a held-out split file has {", ".join(names)}.')
-        if not all(isinstance(image_id, int) for image_id in value[name]):
+        if not all(is_id(image_id) for image_id in value[name]):
             raise UserError(f'{path}: "{name}" must hold whole numbers, the image ids.')
     return dict(value)
 
@@ -234,6 +260,7 @@ __all__ = [
     "Choice",
     "assign",
     "check_method",
+    "choose",
     "heldout_ids",
     "mrnn_test_ids",
     "read_ids",

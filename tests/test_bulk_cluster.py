@@ -1,0 +1,161 @@
+"""`coscap bulk` at scale, for real: two Ray nodes of which one is killed, and an S3 server over the network."""
+
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from coscap import Captioner
+from coscap.errors import UserError
+from tiny_captioner import save_tiny_model
+
+pytest.importorskip("ray")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+EXAMPLES = sorted(Path(__file__).parents[1].glob("examples/*.jpg"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+def make_photos(folder: Path, count: int) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    small = [Image.open(path).resize((96, 72)) for path in EXAMPLES]
+    made = [folder / f"{index:03d}.jpg" for index in range(count)]
+    for index, path in enumerate(made):
+        small[index % len(small)].rotate(index).save(path)
+    return made
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "coscap", "bulk", *map(str, arguments)]
+
+
+def captions(out: Path) -> dict[str, list[str]]:
+    """The captions of every picture; no picture is there twice."""
+    rows = parquet.read_table(out).to_pylist()
+    assert len({row["photo"] for row in rows}) == len(rows)
+    return {row["photo"]: [each["text"] for each in row["captions"]] for row in rows}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[object]:
+    """A head and another node, each with a processor, as two machines would be."""
+    from ray.cluster_utils import Cluster
+
+    noticed = {  # that a node is gone is seen within a second, not after the half minute of a real network
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": 300,
+        "health_check_timeout_ms": 1000,
+        "health_check_failure_threshold": 2,
+    }
+    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": noticed}
+    made = Cluster(initialize_head=True, head_node_args=head)
+    made.add_node(num_cpus=1)
+    yield made
+    made.shutdown()
+
+
+def test_a_node_that_dies_in_the_middle_costs_nothing(cluster, model: Path, tmp_path: Path) -> None:
+    photos, out = make_photos(tmp_path / "photos", 64), tmp_path / "captions.parquet"
+    options = [tmp_path / "photos", "--out", out, "-n", 2, "--model", model, "--part", 4, "--batch", 2]
+    run = subprocess.Popen(
+        command(*options, "--address", cluster.address, "--processes", 2), stderr=subprocess.PIPE, text=True
+    )
+    until = time.monotonic() + 300
+    while not list(out.glob("part-*.parquet")) and run.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    assert run.poll() is None, run.stderr.read() if run.stderr else ""
+    cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+    written = {path: path.read_bytes() for path in out.glob("part-*.parquet")}
+    assert sum(parquet.read_metadata(path).num_rows for path in written) < 64
+    _, told = run.communicate(timeout=300)
+    if run.returncode:  # the run may end with one sentence; then what is written counts
+        assert run.returncode == 2 and told.count("\n") == 1 and "run the same command again" in told
+        subprocess.run(command(*options, "--address", cluster.address, "--processes", 1), check=True)
+    assert {path: path.read_bytes() for path in written} == written
+    found = captions(out)
+    assert sorted(found) == sorted(map(str, photos))
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """host:port of an S3 server in a process of its own."""
+    for needed in ("moto", "flask", "flask_cors"):
+        pytest.importorskip(needed)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = (tmp_path_factory.mktemp("s3") / "log").open("w")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=log, stderr=log
+    )
+    try:
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/moto-api/", timeout=5).close()
+                break
+            except OSError:
+                assert server.poll() is None
+                time.sleep(0.1)
+        yield f"127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(20)
+        log.close()
+
+
+def test_pictures_and_parquet_of_an_s3_server(cluster, s3: str, model: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import fs
+
+    from coscap.bulk.entries import list_address
+
+    photos = make_photos(tmp_path / "photos", 6)
+    store = fs.S3FileSystem(
+        access_key="me", secret_key="hidden", endpoint_override=s3, scheme="http", region="us-east-1",
+        allow_bucket_creation=True,
+    )  # fmt: skip
+    store.create_dir("bucket")
+    for path in photos:
+        with store.open_output_stream(f"bucket/photos/new/{path.name}") as file:
+            file.write(path.read_bytes())
+    with store.open_output_stream("bucket/photos/broken.jpg") as file:
+        file.write(photos[0].read_bytes()[:300])
+    held = pa.table({"id": ["one", "two"], "picture": [path.read_bytes() for path in photos[:2]]})
+    parquet.write_table(held, "bucket/held.parquet", filesystem=store)
+
+    where = f"?endpoint_override={s3}&scheme=http&region=us-east-1"
+    out = tmp_path / "far.parquet"
+    options = ["-n", 2, "--model", model, "--processes", 1, "--address", cluster.address]
+    far = [
+        f"s3://me:hidden@bucket/photos{where}",
+        f"s3://me:hidden@bucket/held.parquet{where}",
+        "--names",
+        "id",
+    ]
+    done = subprocess.run(command(*far, "--out", out, *options), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "captions of 8 pictures" in done.stdout and "1 pictures could not be read" in done.stdout
+    captioner = Captioner.from_pretrained(model)
+    near = {each.photo: [caption.text for caption in each.captions] for each in captioner(photos, n=2)}
+    found = captions(out)
+    assert found == {
+        **{f"s3://bucket/photos/new/{path.name}": near[str(path)] for path in photos},
+        "one": near[str(photos[0])],
+        "two": near[str(photos[1])],
+    }
+    assert "hidden" not in "".join(found)  # no secret of an address gets into the table
+    bad = parquet.read_table(tmp_path / "far.bad.parquet").to_pylist()
+    assert [row["photo"] for row in bad] == ["s3://bucket/photos/broken.jpg"]
+    with pytest.raises(UserError, match=r"does not exist|has no pictures"):
+        list_address(f"s3://me:hidden@bucket/none{where}")
