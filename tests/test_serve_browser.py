@@ -249,7 +249,7 @@ def test_an_annotator_rates_by_keys_and_comes_back(browser: Browser, tmp_path: P
     study = read_study(write_samples(tmp_path / "material", pictures=3))
     answers = Answers(tmp_path / "study.sqlite", study)
     assert CHROMIUM is not None
-    with serving(create_study_app(study, answers, token="secret")) as address:
+    with serving(create_study_app(study, answers, tokens=["secret"])) as address:
         browser.open(address)
         healthy(browser, address)
         _join(browser, "Ann")
