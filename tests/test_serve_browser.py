@@ -1,15 +1,11 @@
 """The pages in a real Chromium: by mouse, by keyboard, on a phone, in the dark."""
 
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 from chromium import Browser, find_chromium
 from coscap import Captioner
@@ -20,6 +16,7 @@ from coscap.serve.app import create_app
 from coscap.serve.study.answers import Answers
 from coscap.serve.study.app import create_study_app
 from coscap.serve.study.material import read_study
+from serving import serving as on_loopback
 from test_study_parts import METHODS, write_samples
 from tiny_captioner import save_tiny_model
 
@@ -60,16 +57,8 @@ CAPTIONED = "$('captions').children.length > 0 && $('captions').getAttribute('ar
 
 @contextmanager
 def serving(app: Any) -> Iterator[str]:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
-        while not server.started:
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        server.should_exit = True
-        thread.join(30)
+    with on_loopback(app) as (port, _):
+        yield f"http://127.0.0.1:{port}/"
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Responses = dict[int | str, dict[str, Any]]
-CLOSING = 5.0  # seconds in which a worker must notice that nobody waits for its work
+CLOSING = 3.0  # seconds in which a worker must notice that nobody waits for its work
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 _ERRORS = {
     400: "The body cannot be understood.",
@@ -142,7 +142,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield  # by the end of this all requests are answered or cancelled
-        app.state.finished = await asyncio.to_thread(service.worker.close, CLOSING)
+        await asyncio.to_thread(service.worker.close, CLOSING)
 
     app = FastAPI(
         title="coscap",

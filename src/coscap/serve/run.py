@@ -19,7 +19,7 @@ from coscap.serve.guard import LOOPBACK
 from coscap.serve.limits import Limits
 from coscap.serve.telemetry import LogFormat, log_to_stderr
 
-FORCED = 1  # the exit code where work had to be left
+FORCED = 1  # the exit code where the process had to be ended from inside
 MORE = CLOSING + 5.0  # seconds for all that comes after the drain
 
 
@@ -138,13 +138,9 @@ def _serve(make: Callable[[list[str]], FastAPI], address: Address, limits: Limit
         typer.echo(
             message.format(f"http://{shown}:{listening.getsockname()[1]}/") + " until Ctrl-C.", err=True
         )
-        server = Server(config, address.drain)
-        server.run(sockets=[listening])
+        Server(config, address.drain).run(sockets=[listening])
     finally:
         listening.close()
-    if server.force_exit or not getattr(app.state, "finished", True):
-        # A thread is stuck in work that cannot be ended. It would keep the interpreter from ending.
-        os._exit(FORCED)
 
 
 def _listen(host: str, port: int) -> socket.socket:

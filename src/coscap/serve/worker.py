@@ -53,14 +53,13 @@ class CaptionOptions:
 
 def count_pixels(uploads: Sequence[Upload]) -> int:
     """Pixels of all photographs by their headers; nothing is decoded."""
-    from coscap.vision.pictures import picture_size
+    from coscap.vision.pictures import pixel_count
 
     total = 0
     for upload in uploads:
         upload.file.seek(0)
         try:
-            width, height = picture_size(upload.file, name=upload.name)
-            total += width * height
+            total += pixel_count(upload.file, name=upload.name)
         except UserError:
             raise
         except Exception:  # a damaged header has no size; decoding will say what is wrong with it
