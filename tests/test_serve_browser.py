@@ -10,6 +10,7 @@ import pytest
 from chromium import Browser, find_chromium
 from coscap import Captioner
 from coscap.captioner import as_picture
+from coscap.cli.caption import ACCURATE, DIVERSE
 from coscap.page import render
 from coscap.search import SearchSettings
 from coscap.serve.app import create_app
@@ -125,7 +126,7 @@ def test_a_mouse_takes_an_example_and_all_that_follows(browser: Browser, address
     browser.point("#captions .word")
     browser.until("!$('box').hidden")
     # The region that is shown is the word's own.
-    left, top, right, bottom = browser.run("document.querySelector('#captions .word').told.box")
+    left, top, right, bottom = browser.run("document.querySelector('#captions .word').word.box")
     shown = browser.run(
         "(p => (b => [b.left - p.left, b.top - p.top, b.right - p.left, b.bottom - p.top].map((side, i) => "
         "side / (i % 2 ? p.height : p.width)))($('box').getBoundingClientRect()))($('photo').getBoundingClientRect())"
@@ -166,6 +167,55 @@ def test_a_photograph_can_be_dropped_and_the_slider_asks_again(browser: Browser,
     assert browser.complaints == []
 
 
+def test_two_photographs_are_both_captioned(browser: Browser, address: str) -> None:
+    browser.open(address)
+    browser.drop("#stage", EXAMPLES / "coffee.jpg", EXAMPLES / "cat.jpg", Path(__file__))
+    browser.until("state.photos.length === 2 && state.photos.every(photo => photo.captions)")
+    browser.until(CAPTIONED)
+    status = browser.run("$('status').textContent")
+    assert "photograph 1 of 2" in status and "2 of the 3 files are taken" in status
+    first = browser.run("$('captions').textContent")
+    browser.point("#strip button:nth-child(2)", click=True)
+    browser.until("$('status').textContent.includes('photograph 2 of 2')")
+    assert browser.run("$('captions').textContent") != first
+    assert browser.run("$('image').src === state.photos[1].address")
+    assert (
+        browser.run("document.querySelector('#strip [aria-pressed=true] img').alt") == "Photograph 2: cat.jpg"
+    )
+    healthy(browser, address)
+    browser.drop("#stage", EXAMPLES / "coffee.jpg")
+    browser.until("state.photos.length === 1 && state.photos[0].captions")
+    assert browser.run("$('strip').hidden")
+
+
+def test_the_page_asks_for_what_the_command_gives_by_default(
+    browser: Browser, address: str, captioner: Captioner
+) -> None:
+    browser.open(address)
+    browser.drop("#stage", EXAMPLES / "coffee.jpg")
+    browser.until(CAPTIONED)
+    expected = [caption.text for caption in captioner(EXAMPLES / "coffee.jpg", n=5).captions]
+    assert browser.run("state.photos[0].captions.map(caption => caption.text)") == expected
+    sent = {}
+    for slide in (0, 50, 100):
+        fields = browser.run(
+            f"$('variety').value = {slide}, Object.fromEntries([...form(state.photos[0])].slice(1))"
+        )
+        sent[slide] = (float(fields["temperature"]), float(fields["variety"]))
+    assert sent == {0: ACCURATE, 50: (SearchSettings().temperature, 0.5), 100: DIVERSE}
+
+
+def test_alt_text_of_the_captioner_is_copied_as_it_is(browser: Browser, address: str) -> None:
+    browser.open(address)
+    browser.drop("#stage", EXAMPLES / "coffee.jpg")
+    browser.until(CAPTIONED)
+    browser.send("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    browser.run("state.photos[0].captions[0].alt = 'The alt text, as it came.'")
+    browser.point("#captions [data-copy]", click=True)
+    browser.until("document.querySelector('#captions [data-copy]').textContent === 'Copied'")
+    assert browser.run("navigator.clipboard.readText()") == "The alt text, as it came."
+
+
 def test_the_keyboard_alone_is_enough(browser: Browser, address: str) -> None:
     browser.open(address)
     browser.until("!$('examples').hidden")
@@ -185,7 +235,7 @@ def test_the_keyboard_alone_is_enough(browser: Browser, address: str) -> None:
     assert outline == "solid"  # where the keyboard is can be seen
     browser.press("ArrowRight")
     browser.until("!$('box').hidden")
-    assert "percent of the photograph" in browser.run("$('told').textContent")
+    assert "percent of the photograph" in browser.run("$('announcer').textContent")
     browser.press("Escape")
     assert browser.run("$('box').hidden")
     tab_to("[data-keep=objects]")
