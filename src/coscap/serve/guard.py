@@ -30,6 +30,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+PAUSE = 0.5  # seconds without a byte, after which a body that nobody needs is not waited for
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 Refusal = tuple[int, str, dict[str, str]]  # status, sentence, headers
 
@@ -60,7 +61,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        request = _Request(scope, receive, send, self._headers, self._limits.seconds)
+        request = _Request(scope, receive, send, self._headers, self._limits)
         connection = CONNECTION.get()
         if connection is not None:
             connection.begin_request()
@@ -122,9 +123,10 @@ class _Request:
     """The two channels of a request, with an id, counted bytes, careful headers and a deadline for the reader."""
 
     def __init__(
-        self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str], seconds: float
+        self, scope: Scope, receive: Receive, send: Send, headers: dict[str, str], limits: Limits
     ) -> None:
-        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        sent = dict(scope["headers"])
+        given = sent.get(b"x-request-id", b"").decode("latin-1")
         self.id = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         scope.setdefault("state", {})["request_id"] = self.id
         self.status = 500
@@ -132,7 +134,9 @@ class _Request:
         self._receive = receive
         self._send = send
         self._headers = {**headers, "X-Request-ID": self.id}
-        self._patience = seconds
+        self._limits = limits
+        self._body_comes = sent.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in sent
+        self._body_waits = sent.get(b"expect", b"").lower() == b"100-continue"  # until it is asked for
         self._began = time.perf_counter()
 
     @property
@@ -142,10 +146,13 @@ class _Request:
     async def receive(self) -> Message:
         message = await self._receive()
         self.bytes_in += len(message.get("body", b""))
+        self._body_comes = self._body_comes and bool(message.get("more_body"))
+        self._body_waits = False
         return message
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
+            await self._discard_body()
             self.status = message["status"]
             given = {name.lower() for name, _ in message["headers"]}
             more = [(name.lower().encode(), value.encode()) for name, value in self._headers.items()]
@@ -153,12 +160,25 @@ class _Request:
             message = {**message, "headers": [*message["headers"], *missing]}
         self.bytes_out += len(message.get("body", b""))
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._limits.seconds):
                 await self._send(message)
         except TimeoutError:  # the client does not read its answer
             connection = CONNECTION.get()
             if connection is not None:
                 connection.abort()
+
+    async def _discard_body(self) -> None:
+        """Read what is left of the body, within bounds: a client (or proxy) that still writes does not see an answer.
+
+        It is not waited for a body that does not come.
+        """
+        try:
+            async with asyncio.timeout(self._limits.header_seconds):
+                while self._body_comes and not self._body_waits and self.bytes_in <= 2 * self._limits.bytes:
+                    async with asyncio.timeout(PAUSE):
+                        await self.receive()
+        except TimeoutError:
+            return
 
 
 def _foreign(headers: dict[bytes, bytes], host: str) -> bool:

@@ -21,7 +21,7 @@ _GIVEN = ConfigDict(frozen=True, use_attribute_docstrings=True)
 MOST = {"seed": 2**31 - 1, "min_length": 40, "max_length": 40, "top_k": 1000, "draws": 100}
 NUMBER = 20  # of beams, groups and other counts
 SCALE = 100.0  # of temperatures and penalties
-TEXT = 200  # characters of a text
+TEXT = 100  # characters of a text
 PHRASE = 60  # characters of one of several texts
 PHRASES = 20
 OWN = {"max_rows"}  # what the server decides
