@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 
 from coscap import Captioner
-from coscap.search.settings import SearchSettings
+from coscap.search import SearchSettings
 from coscap.serve.app import create_app
 from coscap.serve.limits import Limits
 from coscap.serve.wire import OWN, caption_model, caption_options, form_schema
@@ -94,6 +94,11 @@ def test_the_form_has_every_search_setting_with_an_upper_bound(client: TestClien
     ]
     assert set(form["properties"]) == {"photos", "n", "variety"} | set(SearchSettings.model_fields) - OWN
     assert form["properties"]["n"]["maximum"] == 3
+    for name, own in SearchSettings.model_json_schema()[
+        "properties"
+    ].items():  # never above the setting's own
+        if "maximum" in own:
+            assert form["properties"][name]["maximum"] <= own["maximum"], name
     for name, schema in form["properties"].items():
         if schema["type"] in ("integer", "number"):
             assert "maximum" in schema, name

@@ -71,7 +71,9 @@ def serve(
     max_pixels: Annotated[int, _limit("Pixels of a photograph.")] = 50_000_000,
     max_request_pixels: Annotated[int, _limit("Pixels of all photographs in a request.")] = 200_000_000,
     max_n: Annotated[int, _limit("Captions of a photograph.", high=100)] = 20,
-    max_waiting: Annotated[int, _limit("Requests under way at once; of one client half as many.")] = 128,
+    max_waiting: Annotated[
+        int, _limit("Requests under way at once; three quarters of them of one client.")
+    ] = 128,
     max_connections: Annotated[int, _limit("Open connections.")] = 512,
     max_rate: Annotated[
         float, _limit("Requests that a client may send a minute; 0 for any number.", 0)
@@ -140,7 +142,7 @@ def serve(
         captions=max_n,
         seconds=timeout,
         waiting=max_waiting,
-        client_waiting=max(1, max_waiting // 2),
+        client_waiting=max(1, max_waiting * 3 // 4),
         client_rate=max_rate,
         connections=max_connections,
         batch=batch,

@@ -41,7 +41,7 @@ class Limits:
     """Open connections; a further one closes the connection that has waited longest without a request."""
     waiting: int = 128
     """Requests that are read, wait or are in work at once."""
-    client_waiting: int = 64
+    client_waiting: int = 96
     """Of these, requests of one client."""
     client_rate: float = 0.0
     """Requests for captions or variations that a client may send a minute; 0 for any number."""

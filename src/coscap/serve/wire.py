@@ -7,11 +7,12 @@ down a second time.
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from annotated_types import Le, MaxLen
+from annotated_types import Ge, Le, MaxLen
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from coscap.errors import UserError
-from coscap.search.settings import SearchSettings, settings_from
+from coscap.search import SearchSettings
+from coscap.search.settings import settings_from
 from coscap.serve.worker import CaptionOptions
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -118,10 +119,8 @@ def caption_model(captions: int) -> type[BaseModel]:
     for name, field in SearchSettings.model_fields.items():
         if name not in OWN:
             description = " ".join((field.description or "").split())
-            annotation: Any = (
-                Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
-            )
-            fields[name] = (_bounded(name, annotation), Field(default=field.default, description=description))
+            bounded = _bounded(name, field.annotation, field.metadata)
+            fields[name] = (bounded, Field(default=field.default, description=description))
     return create_model("CaptionFields", __config__=_STRICT, **fields)
 
 
@@ -190,23 +189,21 @@ def checked(kind: type[M], values: object) -> M:
         raise UserError(f"The field {name} is {_short(first['input'])}; {message}.") from None
 
 
-def _bounded(name: str, annotation: Any) -> Any:
-    """The type of a search setting with an upper bound of what may be asked for."""
+def _bounded(name: str, annotation: Any, metadata: list[Any]) -> Any:
+    """The type of a search setting with an upper bound: its own, or a lower one for strangers."""
     plain = _plain(annotation)
-    bound: Any = None
-    if plain is int:
-        bound = Le(MOST.get(name, NUMBER))
-    elif plain is float:
-        bound = Le(MOST.get(name, SCALE))
-    elif plain is str:
-        bound = MaxLen(TEXT)
-    elif get_origin(plain) is tuple:
+    if get_origin(plain) is tuple:
         return Annotated[tuple[Annotated[str, MaxLen(PHRASE)], ...], MaxLen(PHRASES)]
-    if bound is None:  # a choice or a switch
+    if plain is str:
+        return Annotated[str, MaxLen(TEXT)]
+    if plain is not int and plain is not float:  # a choice or a switch
         return annotation
+    own = [one.le for one in metadata if isinstance(one, Le)]
+    most = min([*own, MOST.get(name, NUMBER if plain is int else SCALE)])
+    kept = [one for one in metadata if not isinstance(one, Le)]
     if name == "seed":
-        return Annotated[annotation, Field(ge=0), bound]
-    return Annotated[annotation, bound]
+        kept.append(Ge(0))
+    return Annotated[(annotation, *kept, Le(most))]
 
 
 def _plain(annotation: Any) -> Any:
