@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench lowest soak clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -30,8 +30,21 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The tests with the oldest versions that pyproject.toml allows, in an environment of their own.
+LOWEST := .venv-lowest
+LOWEST_PIP := $(LOWEST)/bin/python -m pip install --disable-pip-version-check -q -c $(LOWEST)/lowest.txt
+lowest:
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python scripts/lowest.py > $(LOWEST)/lowest.txt
+	$(LOWEST_PIP) torch
+	$(LOWEST_PIP) -e '.[bulk,coco,detectors,export,heic,plots,serve]' pytest hypothesis httpx
+	$(LOWEST)/bin/python -m pytest
+
+soak: $(VENV)/.dev
+	$(BIN)/python scripts/soak.py --requests 20000
+
 bench: $(VENV)/.dev
 	@status=0; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || status=1; done; exit $$status
 
 clean:
-	rm -rf $(VENV) out dist build
+	rm -rf $(VENV) $(LOWEST) out dist build

@@ -181,13 +181,13 @@ class Browser:
             for kind in ("mousePressed", "mouseReleased"):
                 self.send("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **where)
 
-    def drop(self, selector: str, path: Path) -> None:
-        """Drag a file from the desktop onto an element."""
+    def drop(self, selector: str, *paths: Path) -> None:
+        """Drag files from the desktop onto an element."""
         box = self.run(
             "(r => [r.x + r.width / 2, r.y + r.height / 2])"
             f"(document.querySelector({json.dumps(selector)}).getBoundingClientRect())"
         )
-        data = {"items": [], "files": [str(path)], "dragOperationsMask": 1}
+        data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
         for kind in ("dragEnter", "dragOver", "drop"):
             self.send("Input.dispatchDragEvent", type=kind, x=box[0], y=box[1], data=data)
 

@@ -85,7 +85,7 @@ def test_search_settings_reach_the_search(client: TestClient) -> None:
     [
         ({"n": "0"}, "The field n is '0'"),
         ({"n": "many"}, "valid integer"),
-        ({"n": "7"}, "at most 6"),
+        ({"n": "7"}, "less than or equal to 6"),
         ({"n": "9" * 5000}, "The field n"),
         ({"n": ["1", "2"]}, "given twice"),
         ({"variety": "2"}, "variety"),
@@ -137,7 +137,7 @@ def test_bad_bodies_are_a_sentence(client: TestClient) -> None:
     assert status(content=b"--x\r\nContent-Disposition: form-data\r\n\r\n1\r\n--x--\r\n", headers=form) == 400
     assert status(content=b"", headers={"Content-Type": "multipart/form-data"}) == 400
     odd = {"Content-Type": "multipart/form-data; boundary=x; charset=no-such"}
-    assert status(content=b"--x--\r\n", headers=odd) == 422
+    assert status(content=b"--x--\r\n", headers=odd) == 415
     assert status(files=[photo() for _ in range(4)]) == 413
     assert status(files=[photo(field="picture")]) == 422
     assert status(files=[("photos", ("big.jpg", b"x" * 500_000))]) == 413
@@ -169,7 +169,7 @@ def test_a_body_without_a_claimed_length_is_cut_off(client: TestClient) -> None:
         ({"id": "x.0", "keep": "both"}, 422, "keep"),
         ({"id": 3, "keep": "context"}, 422, "The field id"),
         ({"keep": "context"}, 422, "The field id is missing"),
-        ({"id": "x.0", "keep": "context", "n": 1000}, 422, "at most 6"),
+        ({"id": "x.0", "keep": "context", "n": 1000}, 422, "less than or equal to 6"),
         ([], 422, "JSON object"),
         ({"id": "x" * 20_000, "keep": "context"}, 413, "larger"),
     ],
@@ -203,14 +203,14 @@ def test_metrics_count_what_happened(client: TestClient) -> None:
     client.post("/captions", files=[photo()], data=SHORT)
     text = client.get("/metrics").text
     assert 'coscap_requests_total{path="/captions",status="200"}' in text
-    assert 'coscap_batch_photos_count{stage="voice"}' in text
+    assert 'coscap_batch_photos_count{stage="captions"}' in text
     assert "coscap_photos_total" in text
     client.get("/a-name-that-nobody-knows")
     assert "a-name-that-nobody-knows" not in client.get("/metrics").text
 
 
 def test_a_token_guards_the_captions(captioner: Captioner) -> None:
-    with TestClient(create_app(captioner, token="gehéim")) as client:
+    with TestClient(create_app(captioner, tokens=["gehéim"])) as client:
         assert client.get("/").status_code == client.get("/health").status_code == 200
         for headers in ({}, {"Authorization": "Bearer other"}, {"Authorization": "gehéim".encode()}):
             answer = client.post("/captions", files=[photo()], headers=headers)
@@ -276,7 +276,7 @@ def test_what_waits_is_captioned_together_and_a_full_house_refuses(captioner: Ca
         refused = client.post("/captions", files=[photo()], data=SHORT)
         assert refused.status_code == 503
         assert int(refused.headers["Retry-After"]) > 0
-        threading.Event().wait(1.0)  # the eyes are done with the four by now
+        threading.Event().wait(1.0)  # the regions of the four are found by now
         slow.let.set()
         for thread in threads:
             thread.join(30)

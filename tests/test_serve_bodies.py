@@ -24,7 +24,9 @@ BODY = (
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
-    nobody: Any = SimpleNamespace(detector=SimpleNamespace(batch=4))  # no body here gets as far as the model
+    nobody: Any = SimpleNamespace(
+        detector=SimpleNamespace(batch=4, least_side=0)
+    )  # no body here gets as far as the model
     with TestClient(create_app(nobody), raise_server_exceptions=False) as client:
         yield client
 

@@ -1,25 +1,22 @@
 """The pages in a real Chromium: by mouse, by keyboard, on a phone, in the dark."""
 
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 from chromium import Browser, find_chromium
 from coscap import Captioner
-from coscap.captioner import as_picture
+from coscap.captioner import ACCURATE, DIVERSE, as_picture
 from coscap.page import figure, render
 from coscap.search import SearchSettings
 from coscap.serve.app import create_app
 from coscap.serve.study.answers import Answers
 from coscap.serve.study.app import create_study_app
 from coscap.serve.study.material import read_study
+from serving import serving as on_loopback
 from test_study_parts import METHODS, write_samples
 from tiny_captioner import save_tiny_model
 
@@ -60,16 +57,8 @@ CAPTIONED = "$('captions').children.length > 0 && $('captions').getAttribute('ar
 
 @contextmanager
 def serving(app: Any) -> Iterator[str]:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
-        while not server.started:
-            time.sleep(0.01)
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
-        server.should_exit = True
-        thread.join(30)
+    with on_loopback(app) as (port, _):
+        yield f"http://127.0.0.1:{port}/"
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +125,7 @@ def test_a_mouse_takes_an_example_and_all_that_follows(browser: Browser, address
     browser.point("#captions .word")
     browser.until("!$('box').hidden")
     # The region that is shown is the word's own.
-    left, top, right, bottom = browser.run("document.querySelector('#captions .word').told.box")
+    left, top, right, bottom = browser.run("document.querySelector('#captions .word').word.box")
     shown = browser.run(
         "(p => (b => [b.left - p.left, b.top - p.top, b.right - p.left, b.bottom - p.top].map((side, i) => "
         "side / (i % 2 ? p.height : p.width)))($('box').getBoundingClientRect()))($('photo').getBoundingClientRect())"
@@ -177,6 +166,55 @@ def test_a_photograph_can_be_dropped_and_the_slider_asks_again(browser: Browser,
     assert browser.complaints == []
 
 
+def test_two_photographs_are_both_captioned(browser: Browser, address: str) -> None:
+    browser.open(address)
+    browser.drop("#stage", EXAMPLES / "coffee.jpg", EXAMPLES / "cat.jpg", Path(__file__))
+    browser.until("state.photos.length === 2 && state.photos.every(photo => photo.captions)")
+    browser.until(CAPTIONED)
+    status = browser.run("$('status').textContent")
+    assert "photograph 1 of 2" in status and "2 of the 3 files are taken" in status
+    first = browser.run("$('captions').textContent")
+    browser.point("#strip button:nth-child(2)", click=True)
+    browser.until("$('status').textContent.includes('photograph 2 of 2')")
+    assert browser.run("$('captions').textContent") != first
+    assert browser.run("$('image').src === state.photos[1].address")
+    assert (
+        browser.run("document.querySelector('#strip [aria-pressed=true] img').alt") == "Photograph 2: cat.jpg"
+    )
+    healthy(browser, address)
+    browser.drop("#stage", EXAMPLES / "coffee.jpg")
+    browser.until("state.photos.length === 1 && state.photos[0].captions")
+    assert browser.run("$('strip').hidden")
+
+
+def test_the_page_asks_for_what_the_command_gives_by_default(
+    browser: Browser, address: str, captioner: Captioner
+) -> None:
+    browser.open(address)
+    browser.drop("#stage", EXAMPLES / "coffee.jpg")
+    browser.until(CAPTIONED)
+    expected = [caption.text for caption in captioner(EXAMPLES / "coffee.jpg", n=5).captions]
+    assert browser.run("state.photos[0].captions.map(caption => caption.text)") == expected
+    sent = {}
+    for slide in (0, 50, 100):
+        fields = browser.run(
+            f"$('variety').value = {slide}, Object.fromEntries([...form(state.photos[0])].slice(1))"
+        )
+        sent[slide] = (float(fields["temperature"]), float(fields["variety"]))
+    assert sent == {0: ACCURATE, 50: (SearchSettings().latent_temperature, 0.5), 100: DIVERSE}
+
+
+def test_alt_text_of_the_captioner_is_copied_as_it_is(browser: Browser, address: str) -> None:
+    browser.open(address)
+    browser.drop("#stage", EXAMPLES / "coffee.jpg")
+    browser.until(CAPTIONED)
+    browser.send("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    browser.run("state.photos[0].captions[0].alt = 'The alt text, as it came.'")
+    browser.point("#captions [data-copy]", click=True)
+    browser.until("document.querySelector('#captions [data-copy]').textContent === 'Copied'")
+    assert browser.run("navigator.clipboard.readText()") == "The alt text, as it came."
+
+
 def test_the_keyboard_alone_is_enough(browser: Browser, address: str) -> None:
     browser.open(address)
     browser.until("!$('examples').hidden")
@@ -196,7 +234,7 @@ def test_the_keyboard_alone_is_enough(browser: Browser, address: str) -> None:
     assert outline == "solid"  # where the keyboard is can be seen
     browser.press("ArrowRight")
     browser.until("!$('box').hidden")
-    assert "percent of the photograph" in browser.run("$('told').textContent")
+    assert "percent of the photograph" in browser.run("$('announcer').textContent")
     browser.press("Escape")
     assert browser.run("$('box').hidden")
     tab_to("[data-keep=objects]")
@@ -250,7 +288,7 @@ def test_an_annotator_rates_by_keys_and_comes_back(browser: Browser, tmp_path: P
     study = read_study(write_samples(tmp_path / "material", pictures=3))
     answers = Answers(tmp_path / "study.sqlite", study)
     assert CHROMIUM is not None
-    with serving(create_study_app(study, answers, token="secret")) as address:
+    with serving(create_study_app(study, answers, tokens=["secret"])) as address:
         browser.open(address)
         healthy(browser, address)
         _join(browser, "Ann")

@@ -135,7 +135,7 @@ def test_bad_addresses_are_a_sentence(client: TestClient) -> None:
 
 
 def test_the_token_guards_all_but_the_shells(study: Study, tmp_path: Path) -> None:
-    made = create_study_app(study, Answers(tmp_path / "study.sqlite", study), token="secret")
+    made = create_study_app(study, Answers(tmp_path / "study.sqlite", study), tokens=["secret"])
     with TestClient(made) as client:
         for address in ("/", "/results", "/health"):
             assert client.get(address).status_code == 200

@@ -11,8 +11,12 @@ from coscap.serve.intake import Refused
 _FAULT = "The server met a fault of its own; its log says more."
 
 
-def answer_errors(app: FastAPI) -> None:
-    """Every error is JSON with one sentence, and none tells of the inside of the server."""
+def answer_errors(app: FastAPI, where: str) -> None:
+    """Every error is JSON with one sentence, and none reveals the inside of the server.
+
+    `where` ends the sentence about an address that does not exist.
+    """
+    missing = f"There is no such address; {where}"
 
     @app.exception_handler(Refused)
     async def refused(request: Request, error: Refused) -> JSONResponse:
@@ -24,16 +28,13 @@ def answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def bad_address(request: Request, error: RequestValidationError) -> JSONResponse:
-        return JSONResponse({"error": "There is no such address."}, 404)
+        return JSONResponse({"error": missing}, 404)
 
     @app.exception_handler(HTTPException)
     async def no_such(request: Request, error: HTTPException) -> JSONResponse:
-        told = {
-            404: "There is no such address; GET /docs lists them.",
-            405: "This address wants another method.",
-        }
+        sentences = {404: missing, 405: "This address wants another method."}
         return JSONResponse(
-            {"error": told.get(error.status_code, "Bad request.")}, error.status_code, error.headers
+            {"error": sentences.get(error.status_code, "Bad request.")}, error.status_code, error.headers
         )
 
     @app.exception_handler(Exception)

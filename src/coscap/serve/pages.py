@@ -58,11 +58,11 @@ def api_page(schema: dict[str, Any]) -> str:
     """The OpenAPI description as a plain page."""
     parts = []
     for path, methods in schema["paths"].items():
-        for method, told in methods.items():
+        for method, operation in methods.items():
             parts.append(
                 f"<section><h2><code>{method.upper()} {html.escape(path)}</code></h2>"
-                f"<p>{html.escape(told.get('description') or told.get('summary') or '')}</p>"
-                f"{_body(told, schema)}{_answers(told)}</section>"
+                f"<p>{html.escape(operation.get('description') or operation.get('summary') or '')}</p>"
+                f"{_body(operation, schema)}{_answers(operation)}</section>"
             )
     title = html.escape(schema["info"]["title"])
     page = _text("docs.html").replace("{{style}}", _text("page.css")).replace("{{title}}", title)
@@ -79,9 +79,9 @@ def example_photos() -> dict[str, bytes]:
     return {}
 
 
-def _body(told: dict[str, Any], schema: dict[str, Any]) -> str:
+def _body(operation: dict[str, Any], schema: dict[str, Any]) -> str:
     rows = []
-    for kind, content in told.get("requestBody", {}).get("content", {}).items():
+    for kind, content in operation.get("requestBody", {}).get("content", {}).items():
         fields = _resolved(content["schema"], schema)
         for name, field in fields.get("properties", {}).items():
             need = "Required." if name in fields.get("required", []) else _default(field.get("default"))
@@ -93,10 +93,10 @@ def _body(told: dict[str, Any], schema: dict[str, Any]) -> str:
     return ""
 
 
-def _answers(told: dict[str, Any]) -> str:
+def _answers(operation: dict[str, Any]) -> str:
     rows = "".join(
         f"<tr><td><code>{html.escape(status)}</code></td><td>{html.escape(answer.get('description', ''))}</td></tr>"
-        for status, answer in told.get("responses", {}).items()
+        for status, answer in operation.get("responses", {}).items()
     )
     return f"<h3>Answers</h3><table>{rows}</table>"
 

@@ -1,30 +1,76 @@
 """Starting the server, and ending it."""
 
-import logging
+import os
 import socket
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import typer
 import uvicorn
 from fastapi import FastAPI
 
 from coscap.errors import UserError
-from coscap.serve.app import create_app
+from coscap.serve.app import CLOSING, create_app
+from coscap.serve.connections import ConnectionPool
 from coscap.serve.guard import LOOPBACK
 from coscap.serve.limits import Limits
+from coscap.serve.telemetry import LogFormat, log_to_stderr
+
+FORCED = 1  # the exit code where the process had to be ended from inside
+MORE = CLOSING + 5.0  # seconds for all that comes after the drain
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server listens, and who may ask it."""
+    """Where a server listens, who may ask it, and how it ends."""
 
     host: str
     port: int
-    token: str | None = None
+    tokens: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
     """Further names that it answers to."""
+    proxies: tuple[str, ...] = ("127.0.0.1", "::1")
+    """Addresses whose X-Forwarded-For is believed."""
+    drain: float = 30.0
+    """Seconds to finish what was taken after a signal."""
+    log: LogFormat = "text"
+
+    @property
+    def hosts(self) -> list[str]:
+        """The names in a Host header that are answered to; none for all.
+
+        A server for this machine answers to this machine's names only, whatever a browser was led to believe.
+        """
+        if self.host in LOOPBACK:
+            return [*LOOPBACK, *self.allowed]
+        return [*LOOPBACK, self.host, *self.allowed] if self.allowed else []
+
+    def check(self) -> None:
+        for token in self.tokens:
+            if not token or token.split() != [token] or not token.isprintable():
+                raise UserError(
+                    "A token is empty or has spaces in it; give --token (or COSCAP_TOKEN) one word, or leave it out."
+                )
+
+
+class Server(uvicorn.Server):
+    """Ends at the latest some seconds after the drain, whatever a thread is stuck in."""
+
+    def __init__(self, config: uvicorn.Config, drain: float) -> None:
+        super().__init__(config)
+        self._drain = drain
+        self._ending = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self._ending:
+            self._ending = True
+            forced = threading.Timer(self._drain + MORE, os._exit, (FORCED,))
+            forced.daemon = True
+            forced.start()
+        super().handle_exit(sig, frame)
 
 
 def run(model: str, device: str, limits: Limits, address: Address) -> None:
@@ -33,17 +79,15 @@ def run(model: str, device: str, limits: Limits, address: Address) -> None:
 
     from coscap.captioner import Captioner
 
-    # The voices share the cores: threads that wait for each other at every multiplication are slow as soon as one
+    # The workers share the cores: threads that wait for each other at every multiplication are slow as soon as one
     # of them has to wait for its core.
-    torch.set_num_threads(max(1, torch.get_num_threads() // limits.voices))
-    # Otherwise every broken body is a line in the log.
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)
+    torch.set_num_threads(max(1, torch.get_num_threads() // limits.workers))
 
     def make(hosts: list[str]) -> FastAPI:
         captioner = Captioner.from_pretrained(model, device=device)
-        return create_app(captioner, limits, token=address.token, hosts=hosts)
+        return create_app(captioner, limits, tokens=address.tokens, hosts=hosts)
 
-    _serve(make, address, int(limits.seconds) + 5, "coscap answers at {}")
+    _serve(make, address, limits, "coscap answers at {0} (API: {0}docs)")
 
 
 def run_study(
@@ -53,6 +97,7 @@ def run_study(
     captions: int,
     pictures: int,
     address: Address,
+    limits: Limits,
 ) -> None:
     """Let people rate captions until a signal comes."""
     from coscap.serve.study.answers import Answers
@@ -67,28 +112,33 @@ def run_study(
             f"({', '.join(study.methods)}); ratings go to {database}.",
             err=True,
         )
-        return create_study_app(study, answers, token=address.token, hosts=hosts)
+        return create_study_app(study, answers, limits, tokens=address.tokens, hosts=hosts)
 
-    _serve(make, address, 10, "Annotators rate at {0} and the results are at {0}results")
+    _serve(make, address, limits, "Annotators rate at {0} and the results are at {0}results")
 
 
-def _serve(make: Callable[[list[str]], FastAPI], address: Address, patience: int, told: str) -> None:
-    listening = _listen(
-        address.host, address.port
-    )  # before anything is loaded: a port in use is said at once
+def _serve(make: Callable[[list[str]], FastAPI], address: Address, limits: Limits, message: str) -> None:
+    address.check()
+    # Before anything is loaded, so that a port in use is reported at once.
+    listening = _listen(address.host, address.port)
     try:
-        # A server for this machine answers to this machine's names only, whatever a browser was told.
-        hosts = [*LOOPBACK, *address.allowed] if address.host in LOOPBACK else []
+        app = make(address.hosts)
         config = uvicorn.Config(
-            make(hosts),
-            log_level="warning",
+            app,
+            http=ConnectionPool(limits).protocol(),
+            ws="none",
+            log_config=None,
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=patience,
+            forwarded_allow_ips=list(address.proxies),
+            timeout_graceful_shutdown=max(1, round(address.drain)),
         )
+        log_to_stderr(address.log)
         shown = f"[{address.host}]" if ":" in address.host else address.host
-        typer.echo(told.format(f"http://{shown}:{listening.getsockname()[1]}/") + " until Ctrl-C.", err=True)
-        uvicorn.Server(config).run(sockets=[listening])
+        typer.echo(
+            message.format(f"http://{shown}:{listening.getsockname()[1]}/") + " until Ctrl-C.", err=True
+        )
+        Server(config, address.drain).run(sockets=[listening])
     finally:
         listening.close()
 

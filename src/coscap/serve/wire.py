@@ -1,52 +1,31 @@
-"""What comes over the wire and what goes back, as records that check themselves and document themselves."""
+"""What comes over the wire and what goes back, as records that check themselves and document themselves.
 
-from typing import Any, Literal, TypeVar
+The fields that ask for captions are those of `SearchSettings`, with bounds for strangers added; they are not written
+down a second time.
+"""
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from functools import lru_cache
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+from annotated_types import Ge, Le, MaxLen
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from coscap.errors import UserError
+from coscap.search import SearchSettings
 from coscap.search.config import settings_from
-from coscap.serve.worker import Wish
+from coscap.serve.worker import CaptionOptions
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 _GIVEN = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
-
-class CaptionFields(BaseModel):
-    """The fields of a form that asks for captions, besides its photographs. All may be left out."""
-
-    model_config = _STRICT
-
-    n: int = Field(default=5, ge=1)
-    """Captions for each photograph."""
-    variety: float = Field(default=0.5, ge=0, le=1)
-    """0 shows the likeliest captions of those drawn, 1 the most different."""
-    seed: int | None = Field(default=None, ge=0, lt=2**31)
-    """The same seed gives the same captions; 0 if left out."""
-    temperature: float | None = Field(default=None, ge=0, le=10)
-    """Scales the noise of the latents: 0.4 is safe, 1 as learnt."""
-    search: Literal["latent", "beam", "diverse", "constrained"] | None = None
-    """latent if left out; constrained if `must` is given."""
-    beam: int | None = Field(default=None, ge=1, le=20)
-    """Beams of a search with beams."""
-    diversity: float | None = Field(default=None, ge=0, le=100)
-    """How strongly the groups of a diverse search avoid each other's words."""
-    must: tuple[str, ...] = Field(default=(), max_length=4)
-    """A word or phrase that each caption must contain; repeatable. Alternatives are separated by "|"."""
-    without: tuple[str, ...] = Field(default=(), max_length=20)
-    """A word or phrase that no caption may contain; repeatable."""
-    min_length: int | None = Field(default=None, ge=0, le=40)
-    """Fewest words of a caption."""
-    max_length: int | None = Field(default=None, ge=1, le=40)
-    """Most words of a caption."""
-    beginning: str | None = Field(default=None, max_length=200)
-    """The words that every caption begins with."""
-
-    def wish(self) -> Wish:
-        asked = self.model_dump(exclude={"n", "variety"}, exclude_none=True)
-        names = {"temperature": "latent_temperature", "beam": "num_beams", "diversity": "diversity_penalty"}
-        settings = settings_from(**{names.get(k, k): v for k, v in asked.items() if v != ()})
-        return Wish(self.n, self.variety, settings)
+# The most that a stranger may ask for, where it is not what _bounded says for the type.
+MOST = {"seed": 2**31 - 1, "min_length": 40, "max_length": 40, "top_k": 1000, "draws": 100}
+NUMBER = 20  # of beams, groups and other counts
+SCALE = 100.0  # of temperatures and penalties
+TEXT = 100  # characters of a text
+PHRASE = 60  # characters of one of several texts
+PHRASES = 20
+OWN = {"max_rows"}  # what the server decides
 
 
 class VariationFields(BaseModel):
@@ -57,14 +36,14 @@ class VariationFields(BaseModel):
     id: str = Field(max_length=100)
     """The id of a caption that POST /captions or POST /variations gave."""
     keep: Literal["context", "objects"]
-    """context: tell the same of other objects. objects: tell otherwise of the same objects."""
+    """context: the same context with other objects. objects: the same objects in another context."""
     n: int = Field(default=5, ge=1)
-    """Most captions to give; fewer where fewer differ."""
+    """The most captions to give; fewer where fewer differ."""
     seed: int = Field(default=1, ge=0, lt=2**31)
     """Another seed gives other captions."""
 
 
-class Word(BaseModel):
+class WordJson(BaseModel):
     model_config = _GIVEN
 
     word: str
@@ -74,7 +53,7 @@ class Word(BaseModel):
     """The attention on that region, 0..1."""
 
 
-class GivenCaption(BaseModel):
+class CaptionJson(BaseModel):
     model_config = _GIVEN
 
     id: str
@@ -84,44 +63,108 @@ class GivenCaption(BaseModel):
     """The caption as an alternative text: one sentence of at most 125 characters."""
     log_probability: float
     """Nearer to 0 is more certain."""
-    words: list[Word]
+    words: list[WordJson]
+    satisfied: bool = True
+    """false where the search could not meet the constraints; left out otherwise."""
 
 
-class Captioned(BaseModel):
+class PhotoJson(BaseModel):
     model_config = _GIVEN
 
     photo: str
     """The name that the photograph was sent with."""
-    captions: list[GivenCaption]
+    captions: list[CaptionJson]
 
 
-class Variations(BaseModel):
+class VariationsJson(BaseModel):
     model_config = _GIVEN
 
-    captions: list[GivenCaption]
+    captions: list[CaptionJson]
 
 
-class Problem(BaseModel):
+class HealthJson(BaseModel):
+    model_config = _GIVEN
+
+    status: Literal["ok"]
+    version: str
+    waiting: int
+    """Requests that wait or are in work."""
+
+
+class ErrorJson(BaseModel):
     model_config = _GIVEN
 
     error: str
     """One sentence: what was wrong and what to do."""
 
 
-_REPEATABLE = {"must", "without"}
+@lru_cache(8)
+def caption_model(captions: int) -> type[BaseModel]:
+    """The fields of a form that asks for captions, besides its photographs. All may be left out."""
+    fields: dict[str, Any] = {
+        "n": (
+            int,
+            Field(default=min(5, captions), ge=1, le=captions, description="Captions for each photograph."),
+        ),
+        "variety": (
+            float,
+            Field(
+                default=0.5,
+                ge=0,
+                le=1,
+                description="0 takes the likeliest captions of those drawn, 1 the most different.",
+            ),
+        ),
+    }
+    for name, field in SearchSettings.model_fields.items():
+        if name not in OWN:
+            description = " ".join((field.description or "").split())
+            bounded = _bounded(name, field.annotation, field.metadata)
+            fields[name] = (bounded, Field(default=field.default, description=description))
+    return create_model("CaptionFields", __config__=_STRICT, **fields)
 
 
-def caption_fields(pairs: list[tuple[str, str]]) -> CaptionFields:
+@lru_cache(8)
+def variation_model(captions: int) -> type[VariationFields]:
+    """VariationFields with the server's maximum of n."""
+    n = (int, Field(default=min(5, captions), ge=1, le=captions, description="The most captions to give."))
+    return create_model("VariationFields", __base__=VariationFields, n=n)
+
+
+def form_schema(kind: type[BaseModel]) -> dict[str, Any]:
+    """JSON schema of the text fields of a form, where nothing is null: it is left out instead."""
+    properties = kind.model_json_schema()["properties"]
+    for schema in properties.values():
+        if any(branch.get("type") == "null" for branch in schema.get("anyOf", ())):
+            (given,) = (branch for branch in schema.pop("anyOf") if branch.get("type") != "null")
+            schema.update(given)
+        if schema.get("default", 0) is None:
+            del schema["default"]
+    return dict(properties)
+
+
+def repeatable(kind: type[BaseModel]) -> set[str]:
+    """Names of the fields that are lists."""
+    return {
+        name for name, field in kind.model_fields.items() if get_origin(_plain(field.annotation)) is tuple
+    }
+
+
+def caption_options(kind: type[BaseModel], pairs: list[tuple[str, str]]) -> CaptionOptions:
     """From the text fields of a form."""
+    several = repeatable(kind)
     values: dict[str, Any] = {}
     for name, value in pairs:
-        if name in _REPEATABLE:
+        if name in several:
             values[name] = (*values.get(name, ()), value)
         elif name in values:
             raise UserError(f"The field {_short(name)} is given twice; give it once.")
         else:
             values[name] = value
-    return checked(CaptionFields, values)
+    given = checked(kind, values)
+    # What was not given stays unset, so that a default can depend on the other settings.
+    settings = given.model_dump(exclude={"n", "variety"}, exclude_unset=True)
+    return CaptionOptions(given.n, given.variety, settings_from(**settings))  # type: ignore[attr-defined]
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -142,10 +185,37 @@ def checked(kind: type[M], values: object) -> M:
         if first["type"] == "missing":
             raise UserError(f"The field {name} is missing; the fields are {known}.") from None
         message = first["msg"]
-        told = f"{message[0].lower()}{message[1:]}"
-        raise UserError(f"The field {name} is {_short(first['input'])}; {told}.") from None
+        message = f"{message[0].lower()}{message[1:]}"
+        raise UserError(f"The field {name} is {_short(first['input'])}; {message}.") from None
+
+
+def _bounded(name: str, annotation: Any, metadata: list[Any]) -> Any:
+    """The type of a search setting with an upper bound: its own, or a lower one for strangers."""
+    plain = _plain(annotation)
+    if get_origin(plain) is tuple:
+        return Annotated[tuple[Annotated[str, MaxLen(PHRASE)], ...], MaxLen(PHRASES)]
+    if plain is str:
+        return Annotated[str, MaxLen(TEXT)]
+    if plain is not int and plain is not float:  # a choice or a switch
+        return annotation
+    own = [one.le for one in metadata if isinstance(one, Le)]
+    most = min([*own, MOST.get(name, NUMBER if plain is int else SCALE)])
+    kept = [one for one in metadata if not isinstance(one, Le)]
+    if name == "seed":
+        kept.append(Ge(0))
+    return Annotated[(annotation, *kept, Le(most))]
+
+
+def _plain(annotation: Any) -> Any:
+    """A type without its metadata and without None."""
+    if get_origin(annotation) is Annotated:
+        return _plain(get_args(annotation)[0])
+    parts = [part for part in get_args(annotation) if part is not type(None)]
+    if len(parts) == 1 and type(None) in get_args(annotation):
+        return _plain(parts[0])
+    return annotation
 
 
 def _short(value: object) -> str:
-    told = repr(value)
-    return told if len(told) <= 60 else told[:57] + "..."
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

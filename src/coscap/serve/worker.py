@@ -1,70 +1,142 @@
-"""Threads between the requests and the captioner; each takes what waits, so requests are batched together.
+"""Between the requests and the captioner: the only file of the server that calls the captioner.
 
-    request ─▶ eyes: decode, find regions ─▶ voices: write captions ─▶ the request's future
-               up to detector.batch photos    up to `batch` photos each
+    request ─▶ regions: decode, detect ─▶ captions: search, rescore, select ─▶ the request's future
+               one thread                 `workers` threads, `batch` photographs each
 
-While the voices write the captions of their batches, the eyes look at the next. Nobody waits for company: a batch is
-what has gathered while the threads were busy. Company does not change a photograph's captions.
+While captions of one batch are searched, the regions of the next are found. No request waits for others to fill its
+batch: a batch is what has gathered while the threads were busy. Noise belongs to the photograph, so its captions do
+not depend on its batch.
 """
 
-import logging
-import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO, Generic, Literal, TypeVar
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from coscap.errors import UserError
-from coscap.search.config import SearchSettings
+from coscap.search import SearchSettings
 from coscap.serve.limits import Limits
+from coscap.serve.stage import MOST_LOST, Check, Job, Stage, Supervisor
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from PIL.Image import Image
+
     from coscap.captioner import Captioner, PhotoCaption, PhotoCaptions
     from coscap.vision.regions import Regions
 
-J = TypeVar("J")
 Keep = Literal["context", "objects"]
-log = logging.getLogger("coscap.serve")
+DECODED_PIXELS = 16_000_000  # decoded pictures that are held together for one call of the detector
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A photograph as it came: a file without a path, and the name that its sender gave it."""
+    """A photograph as it came: an open file, and the name that its sender gave it."""
 
     name: str
     file: BinaryIO
 
 
 @dataclass(frozen=True)
-class Wish:
-    """How photographs are to be captioned; those with equal wishes are captioned together."""
+class CaptionOptions:
+    """How photographs are captioned; those with equal options are captioned together."""
 
     n: int
     variety: float
     settings: SearchSettings
 
 
-@dataclass
-class CaptionJob:
-    uploads: Sequence[Upload]
-    wish: Wish
+# ---- what the server asks of the captioner --------------------------------------------------------------------------
+
+
+def count_pixels(uploads: Sequence[Upload]) -> int:
+    """Pixels of all photographs by their headers; nothing is decoded."""
+    from coscap.vision.pictures import pixel_count
+
+    total = 0
+    for upload in uploads:
+        upload.file.seek(0)
+        try:
+            total += pixel_count(upload.file, name=upload.name)
+        except UserError:
+            raise
+        except Exception:  # a damaged header has no size; decoding will say what is wrong with it
+            continue
+    return total
+
+
+def find_regions(
+    captioner: "Captioner", uploads: Sequence[Upload], pixels: int, check: Check
+) -> "list[Regions]":
+    """Regions of photographs that are decoded one at a time, as `coscap caption` decodes them."""
+    from coscap.vision.pictures import open_picture
+
+    detector = captioner.detector
+    found: list[Regions] = []
+    held: list[Image] = []
+    for upload in uploads:
+        check()
+        upload.file.seek(0)
+        held.append(
+            open_picture(upload.file, least_side=detector.least_side, name=upload.name, pixel_limit=pixels)
+        )
+        upload.file.close()
+        if len(held) == detector.batch or sum(p.width * p.height for p in held) > DECODED_PIXELS:
+            found += detector.regions(held)
+            held = []
+    return found + detector.regions(held) if held else found
+
+
+def write_captions(
+    captioner: "Captioner",
+    names: Sequence[str],
+    regions: "Sequence[Regions]",
+    options: CaptionOptions,
+    check: Check,
+) -> "list[PhotoCaptions]":
+    return captioner.describe(
+        names,
+        regions,
+        options.n,
+        variety=options.variety,
+        settings=options.settings,
+        check=check,
+    )
+
+
+def write_variations(captioner: "Captioner", job: "VariationJob", check: Check) -> "list[PhotoCaption]":
+    return captioner.vary(job.caption, job.keep, job.n, job.seed, check=check)
+
+
+# ---- the queue ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class CaptionJob(Job):
+    uploads: Sequence[Upload] = ()
+    options: CaptionOptions | None = None
     regions: "Sequence[Regions]" = ()
-    future: "Future[list[PhotoCaptions]]" = field(default_factory=Future)
+
+    @property
+    def key(self) -> Hashable:
+        return self.options
+
+    @property
+    def photos(self) -> int:
+        return len(self.uploads)
+
+    def release(self) -> None:
+        for upload in self.uploads:
+            upload.file.close()
 
 
-@dataclass
-class VaryJob:
-    caption: "PhotoCaption"
-    keep: Keep
-    n: int
-    seed: int
-    future: "Future[list[PhotoCaption]]" = field(default_factory=Future)
-
-
-class Closed(Exception):
-    """The server is shutting down and takes nothing more."""
+@dataclass(eq=False)
+class VariationJob(Job):
+    caption: Any = None
+    keep: Keep = "context"
+    n: int = 5
+    seed: int = 1
 
 
 class Worker:
@@ -76,157 +148,89 @@ class Worker:
         self._captioner = captioner
         self._limits = limits
         self._on_batch = on_batch or (lambda stage, photos: None)
-        self._eyes = Stage[CaptionJob]("eyes", self._see, captioner.detector.batch)
-        self._voice = Stage[CaptionJob | VaryJob]("voice", self._say, limits.batch, limits.voices)
+        grace = limits.grace
+        self._regions = Stage[CaptionJob]("regions", self._find_regions, captioner.detector.batch, 1, grace)
+        self._captions = Stage[CaptionJob | VariationJob](
+            "captions", self._write, limits.batch, limits.workers, grace
+        )
+        self._stages: list[Stage[Any]] = [self._regions, self._captions]
+        self._supervisor = Supervisor(self._stages)
+        self.closing = False
 
-    def caption(self, uploads: Sequence[Upload], wish: Wish) -> "Future[list[PhotoCaptions]]":
-        job = CaptionJob(uploads, wish)
-        self._eyes.put(job)
+    @property
+    def problem(self) -> str | None:
+        """Why no captions can be had now, if they cannot."""
+        if self.closing:
+            return "The server is shutting down."
+        if any(stage.stuck == stage.threads for stage in self._stages):
+            return "All workers are stuck in abandoned work; they are being replaced."
+        return self.broken
+
+    @property
+    def broken(self) -> str | None:
+        """Why the process should be started again, if it should."""
+        if sum(stage.lost for stage in self._stages) >= MOST_LOST:
+            return "Too many workers did not come back; start the server again."
+        return None
+
+    @property
+    def lost(self) -> int:
+        return sum(stage.lost for stage in self._stages)
+
+    def caption(self, uploads: Sequence[Upload], options: CaptionOptions, id: str = "") -> "Future[Any]":
+        job = CaptionJob(id, uploads, options)
+        self._regions.put(job)
         return job.future
 
-    def vary(self, caption: "PhotoCaption", keep: Keep, n: int, seed: int) -> "Future[list[PhotoCaption]]":
-        job = VaryJob(caption, keep, n, seed)
-        self._voice.put(job)
+    def vary(self, caption: "PhotoCaption", keep: Keep, n: int, seed: int, id: str = "") -> "Future[Any]":
+        job = VariationJob(id, caption, keep, n, seed)
+        self._captions.put(job)
         return job.future
 
-    def close(self) -> None:
-        """Finish what was taken, then end."""
-        self._eyes.close()
-        self._voice.close()
+    def close(self, seconds: float = 60.0) -> bool:
+        """Finish what was taken, within some seconds; whether all of it was finished."""
+        self.closing = True
+        until = time.monotonic() + seconds
+        finished = [stage.close(until) for stage in self._stages]  # in this order: regions become captions
+        self._supervisor.close()
+        return all(finished)
 
-    def _see(self, jobs: list[CaptionJob]) -> None:
-        """Regions of the photographs of some jobs; a job with a bad photograph fails alone."""
-        from coscap.vision.pictures import open_picture
-
-        good, pictures = [], []
+    def _find_regions(self, jobs: list[CaptionJob], check: Check) -> None:
+        """A job with a bad photograph fails alone."""
+        self._on_batch("regions", sum(job.photos for job in jobs))
         for job in jobs:
+            if not job.wanted:
+                job.release()
+                continue
             try:
-                pixels = self._limits.pixels
-                pictures += [open_picture(up.file, name=up.name, pixel_limit=pixels) for up in job.uploads]
-                good.append(job)
+                job.regions = find_regions(self._captioner, job.uploads, self._limits.pixels, check)
+                self._captions.put(job)
             except Exception as error:
-                _fail(job, error)
+                job.fail(error)
             finally:
-                for upload in job.uploads:
-                    upload.file.close()
-        if not good:
-            return
-        self._on_batch("eyes", len(pictures))
-        try:
-            regions = self._captioner.detector.regions(pictures)
-        except Exception as error:
-            for job in good:
-                _fail(job, error)
-            return
-        for job in good:
-            job.regions, regions = regions[: len(job.uploads)], regions[len(job.uploads) :]
-            self._voice.put(job)
+                job.release()
 
-    def _say(self, jobs: list[CaptionJob | VaryJob]) -> None:
-        alike: dict[Wish, list[CaptionJob]] = {}
-        for job in jobs:
-            if isinstance(job, CaptionJob):
-                alike.setdefault(job.wish, []).append(job)
-        for wish, group in alike.items():
-            self._describe(group, wish)
-        for job in jobs:
-            if isinstance(job, VaryJob):
-                self._vary(job)
+    def _write(self, jobs: list[CaptionJob | VariationJob], check: Check) -> None:
+        first = jobs[0]
+        if isinstance(first, VariationJob):
+            self._on_batch("captions", 1)
+            return first.settle(write_variations(self._captioner, first, check))
+        self._write_captions([job for job in jobs if isinstance(job, CaptionJob)], check)
 
-    def _describe(self, jobs: list[CaptionJob], wish: Wish) -> None:
+    def _write_captions(self, jobs: list[CaptionJob], check: Check) -> None:
         names = [upload.name for job in jobs for upload in job.uploads]
-        regions = [seen for job in jobs for seen in job.regions]
-        self._on_batch("voice", len(names))
+        regions = [each for job in jobs for each in job.regions]
+        options = jobs[0].options
+        assert options is not None
+        self._on_batch("captions", len(names))
         try:
-            found = self._captioner.describe(
-                names, regions, wish.n, variety=wish.variety, settings=wish.settings
-            )
+            found = write_captions(self._captioner, names, regions, options, check)
         except Exception as error:
             if len(jobs) == 1:
-                return _fail(jobs[0], error)
-            for job in jobs:  # the fault may be one's only
-                self._describe([job], wish)
-            return None
+                return jobs[0].fail(error)
+            for job in jobs:  # the fault may be of one photograph only
+                self._write_captions([job], check)
+            return
         for job in jobs:
-            _settle(job, found[: len(job.uploads)])
-            found = found[len(job.uploads) :]
-
-    def _vary(self, job: VaryJob) -> None:
-        self._on_batch("voice", 1)
-        try:
-            _settle(job, self._captioner.vary(job.caption, job.keep, job.n, job.seed))
-        except Exception as error:
-            _fail(job, error)
-
-
-class Stage(Generic[J]):
-    """Threads that take the jobs that wait, some together, in their order."""
-
-    def __init__(self, name: str, handle: Callable[[list[J]], None], most: int, threads: int = 1) -> None:
-        self._handle = handle
-        self._most = most  # photographs taken together, unless one job alone has more
-        self._jobs: deque[J] = deque()
-        self._changed = threading.Condition()
-        self._closed = False
-        self._threads = [
-            threading.Thread(target=self._run, name=f"coscap-{name}-{number}", daemon=True)
-            for number in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def put(self, job: J) -> None:
-        with self._changed:
-            if self._closed:
-                raise Closed
-            self._jobs.append(job)
-            self._changed.notify()
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self) -> None:
-        while jobs := self._take():
-            wanted = [job for job in jobs if not _abandoned(job)]
-            if wanted:
-                self._handle(wanted)
-
-    def _take(self) -> list[J]:
-        """The jobs that wait, in number no more than fit together; none when all is done."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._jobs or self._closed)
-            taken: list[J] = []
-            photos = 0
-            while self._jobs and (not taken or photos + _photos(self._jobs[0]) <= self._most):
-                photos += _photos(self._jobs[0])
-                taken.append(self._jobs.popleft())
-            return taken
-
-
-def _photos(job: object) -> int:
-    return len(job.uploads) if isinstance(job, CaptionJob) else 1
-
-
-def _abandoned(job: Any) -> bool:
-    """Whether the request of a job ran out of time; then its photographs are let go, too."""
-    gone: bool = job.future.cancelled()
-    if gone and isinstance(job, CaptionJob):
-        for upload in job.uploads:
-            upload.file.close()
-    return gone
-
-
-def _settle(job: Any, result: object) -> None:
-    with suppress(InvalidStateError):  # the request gave up in this moment
-        job.future.set_result(result)
-
-
-def _fail(job: Any, error: Exception) -> None:
-    if not isinstance(error, UserError):
-        log.error("A request failed by a fault of the server.", exc_info=error)
-    with suppress(InvalidStateError):
-        job.future.set_exception(error)
+            job.settle(found[: job.photos])
+            found = found[job.photos :]

@@ -70,6 +70,17 @@ def picture_size(source: Source, *, name: str | None = None) -> tuple[int, int]:
             file.close()
 
 
+def pixel_count(source: Source, *, name: str) -> int:
+    """Width times height from the header, without the orientation, for which a PNG would have to be decoded."""
+    file = _open_file(source, name)
+    try:
+        with _identify(file, name) as image:
+            return image.width * image.height
+    finally:
+        if file is not source:
+            file.close()
+
+
 def picture_suffixes() -> frozenset[str]:
     """How the names of picture files end, in lower case."""
     known = Image.registered_extensions().items()

@@ -25,9 +25,9 @@ async function reach(address, options = {}) {
     throw new Error("The server does not answer; is it still running?");
   }
   if (answer.ok) return answer;
-  const told = await answer.json().catch(() => ({}));
+  const body = await answer.json().catch(() => ({}));
   if (answer.status === 401) { $("token").hidden = false; $("word").focus(); }
-  throw new Error(told.error || "The server answered with an error (" + answer.status + ").");
+  throw new Error(body.error || "The server answered with an error (" + answer.status + ").");
 }
 
 async function ask(address, options) {

@@ -7,8 +7,8 @@ const desk = { annotator: "", items: 0, rated: 0, next: null, place: 0, address:
 async function join() {
   access.again = join;
   try {
-    const told = await post("annotators", { annotator: $("annotator").value });
-    Object.assign(desk, told);
+    const progress = await post("annotators", { annotator: $("annotator").value });
+    Object.assign(desk, progress);
     remembered(localStorage, "annotator", desk.annotator);
     say("");
     await go(desk.next);
@@ -89,8 +89,8 @@ function save() {
   if ($("next").disabled) return;
   const rating = { annotator: desk.annotator, place: desk.place, accuracy: value("accuracy"), diversity: value("diversity") };
   // One after the other, so that the last choice is the one that stays.
-  desk.saving = desk.saving.then(() => post("ratings", rating)).then(told => {
-    Object.assign(desk, told);
+  desk.saving = desk.saving.then(() => post("ratings", rating)).then(progress => {
+    Object.assign(desk, progress);
     count();
     say("");
   }).catch(error => {

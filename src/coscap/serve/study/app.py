@@ -7,7 +7,7 @@ import csv
 import io
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import lru_cache
@@ -133,8 +133,15 @@ class Desk:
 
 
 def create_study_app(
-    study: Study, answers: Answers, *, token: str | None = None, hosts: Collection[str] = ()
+    study: Study,
+    answers: Answers,
+    limits: Limits | None = None,
+    *,
+    tokens: Sequence[str] = (),
+    hosts: Collection[str] = (),
 ) -> FastAPI:
+    limits = limits or Limits()
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
@@ -145,12 +152,13 @@ def create_study_app(
     app.add_middleware(
         Guard,
         telemetry=Telemetry(),
+        limits=limits,
         policy=policy,
-        token=token,
+        tokens=tokens,
         hosts=hosts,
-        free={"/", "/results", "/health"},
+        free={"/", "/results", "/health", "/ready"},
     )
-    answer_errors(app)
+    answer_errors(app, "annotators begin at / and the results are at /results.")
 
     @app.exception_handler(sqlite3.Error)
     async def no_database(request: Request, error: sqlite3.Error) -> JSONResponse:
@@ -158,10 +166,11 @@ def create_study_app(
         return JSONResponse({"error": "The ratings cannot be reached now; try again."}, 503)
 
     desk = Desk(study, answers)
-    _add_rating(app, desk, rating)
+    _add_rating(app, desk, rating, limits)
     _add_results(app, desk, found)
 
     @app.get("/health")
+    @app.get("/ready")
     async def health() -> dict[str, Any]:
         """Whether the server answers."""
         return {"status": "ok", "version": __version__}
@@ -169,9 +178,7 @@ def create_study_app(
     return app
 
 
-def _add_rating(app: FastAPI, desk: Desk, page: str) -> None:
-    limits = Limits()
-
+def _add_rating(app: FastAPI, desk: Desk, page: str, limits: Limits) -> None:
     @lru_cache(64)
     def jpeg(place: int) -> bytes:
         """A picture without its metadata, which may tell more than the picture."""

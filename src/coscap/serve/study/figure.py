@@ -1,7 +1,7 @@
 """The paper's figure of its human evaluation, as SVG: accuracy to the right, diversity up, a colour for each method.
 
 Left: each picture, averaged over annotators, and each method's mean with its 95 % interval. Right: every rating by
-itself, moved a little at random so that equal ones can be told apart.
+itself, moved a little at random so that equal ones can be distinguished.
 """
 
 import random
@@ -29,7 +29,7 @@ def draw(ratings: Sequence[Rating], found: Results, methods: Sequence[str]) -> s
         for one in ratings
         if one.method in methods
     ]
-    chance.shuffle(single)  # no method lies above the others
+    chance.shuffle(single)  # no method covers the others
     chance.shuffle(averaged)
     means = [
         (place, found.methods[method]) for place, method in enumerate(methods) if method in found.methods
@@ -41,14 +41,14 @@ def draw(ratings: Sequence[Rating], found: Results, methods: Sequence[str]) -> s
         *_legend(methods),
     ]
     width, height = LEFT + 2 * SIDE + GAP + 24, TOP + SIDE + 60
-    told = "; ".join(
+    described = "; ".join(
         f"{methods[place]}: accuracy {mean['accuracy'].mean:.2f}, diversity {mean['diversity'].mean:.2f}"
         for place, mean in means
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" font-family="system-ui, sans-serif" font-size="13"><title>Accuracy and diversity</title>'
-        f"<desc>{escape(told or 'No ratings yet')}</desc>"
+        f"<desc>{escape(described or 'No ratings yet')}</desc>"
         f'<rect width="{width}" height="{height}" fill="#fff"/>{"".join(parts)}</svg>\n'
     )
 

@@ -47,7 +47,7 @@ class Study:
         """All items in the order of one annotator, the same each time.
 
         Every picture comes once before any comes again, each time with another method: captions of the same picture
-        lie far apart. Pictures come in blocks that have every method once, so someone who stops early has rated all
+        are far apart. Pictures come in blocks that have every method once, so someone who stops early has rated all
         methods equally often.
         """
         chance = random.Random(f"{self.digest} {annotator}")
@@ -82,7 +82,7 @@ def read_study(
     ]
     if not common:
         raise UserError(
-            f"No picture has {captions} captions in each of {_told(samples)}; "
+            f"No picture has {captions} captions in each of {_listed(samples)}; "
             "check that they are of the same pictures, or ask for fewer with --captions."
         )
     common.sort(key=lambda image_id: (isinstance(image_id, str), image_id))
@@ -110,7 +110,7 @@ def _names(samples: Sequence[Path]) -> dict[str, Path]:
     }
     if len(names) < len(samples):
         raise UserError(
-            f"Two of {_told(samples)} have the same name; rename one, for methods are called by their files."
+            f"Two of {_listed(samples)} have the same name; rename one, for methods are called by their files."
         )
     return names
 
@@ -133,10 +133,10 @@ def _find(wanted: Sequence[ImageId], folder: Path) -> list[Path]:
             f"{folder} has no picture of {len(missing):,} of the {len(wanted):,} image ids (the first is "
             f"{missing[0]}); give the folder of the pictures with --images."
         )
-    for path in found.values():  # a bad picture is told now, not to an annotator
+    for path in found.values():  # a bad picture is reported now, not to an annotator
         open_picture(path, least_side=64)
     return [found[image_id] for image_id in wanted]
 
 
-def _told(samples: Sequence[Path]) -> str:
+def _listed(samples: Sequence[Path]) -> str:
     return ", ".join(str(path) for path in samples)

@@ -1,0 +1,542 @@
+"""The server against clients that mean no good: slow, absent, greedy or foreign. All on the loopback, all bounded."""
+
+import http.client
+import io
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from coscap import Captioner
+from coscap.cli.main import main
+from coscap.serve.app import create_app
+from coscap.serve.limits import Limits
+from coscap.serve.run import Address
+from coscap.serve.telemetry import log_to_stderr
+from coscap.serve.worker import Upload, find_regions
+from serving import get, serving
+from tiny_captioner import save_tiny_model
+
+CAT = Path(__file__).parents[1] / "examples" / "cat.jpg"
+SHORT = {"n": "2", "max_length": "6"}
+HALF_HEADER = b"POST /captions HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form"
+HALF_BODY = (
+    b"POST /captions HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+    b"Content-Length: 100000\r\n\r\n--x\r\n"
+)
+
+
+@pytest.fixture(scope="module")
+def captioner(tmp_path_factory: pytest.TempPathFactory) -> Captioner:
+    return Captioner.from_pretrained(save_tiny_model(tmp_path_factory.mktemp("model") / "tiny"))
+
+
+@pytest.fixture
+def client(captioner: Captioner) -> Iterator[TestClient]:
+    with TestClient(create_app(captioner), raise_server_exceptions=False) as client:
+        yield client
+
+
+def photo(content: bytes = b"", name: str = "cat.jpg") -> tuple[str, tuple[str, bytes]]:
+    return "photos", (name, content or CAT.read_bytes())
+
+
+def flat(width: int, height: int, kind: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    Image.new("L", (width, height), 90).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def half_sent(port: int, count: int, start: bytes) -> list[socket.socket]:
+    sockets = []
+    for _ in range(count):
+        one = socket.create_connection(("127.0.0.1", port), timeout=10)
+        one.sendall(start)
+        sockets.append(one)
+    return sockets
+
+
+def closed(one: socket.socket) -> bool:
+    one.settimeout(5)
+    try:
+        return one.recv(4096) == b""
+    except ConnectionError:
+        return True
+
+
+# ---- slow clients ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [b"", HALF_HEADER, HALF_BODY])
+def test_300_half_sent_requests_do_not_stop_health(captioner: Captioner, start: bytes) -> None:
+    limits = Limits(header_seconds=1.0, connections=100)
+    with serving(create_app(captioner, limits), limits) as (port, pool):
+        sockets = half_sent(port, 300, start)
+        began = time.monotonic()
+        assert get(port, "/health")[0] == get(port, "/ready")[0] == 200
+        assert time.monotonic() - began < 1
+        assert len(pool) <= 100
+        time.sleep(1.2)
+        for _ in range(100):  # those that were read as far as the body got an answer before they were closed
+            if len(pool) == 0:
+                break
+            time.sleep(0.05)
+        assert len(pool) == 0
+        assert get(port, "/health")[1]["waiting"] == 0
+        for one in sockets:
+            one.close()
+
+
+def test_a_header_must_be_whole_in_time_again_after_each_answer(captioner: Captioner) -> None:
+    limits = Limits(header_seconds=0.5)
+    with (
+        serving(create_app(captioner, limits), limits) as (port, _),
+        socket.create_connection(("127.0.0.1", port)) as one,
+    ):
+        one.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = b""
+        while b"}" not in answer:
+            answer += one.recv(4096)
+        assert b"200 OK" in answer
+        one.sendall(HALF_HEADER)
+        began = time.monotonic()
+        assert closed(one)
+        assert 0.3 < time.monotonic() - began < 3
+
+
+def test_a_body_must_come_at_a_least_rate(captioner: Captioner) -> None:
+    limits = Limits(header_seconds=0.4, body_rate=100_000)
+    with (
+        serving(create_app(captioner, limits), limits) as (port, _),
+        socket.create_connection(("127.0.0.1", port)) as one,
+    ):
+        one.sendall(HALF_BODY)
+        began = time.monotonic()
+        one.settimeout(0.05)
+        answer = b""
+        while not answer and time.monotonic() - began < 5:
+            one.sendall(b"y" * 100)  # some 2,000 bytes a second
+            try:
+                answer = one.recv(4096)
+            except TimeoutError:
+                continue
+        assert answer.startswith(b"HTTP/1.1 408") and b"too slowly" in answer
+        assert time.monotonic() - began < 2
+
+
+def test_when_connections_are_full_those_with_requests_stay(captioner: Captioner) -> None:
+    slow = Slow(captioner)
+    limits = Limits(connections=5)
+    with serving(create_app(slow, limits), limits) as (port, _):  # type: ignore[arg-type]
+        answers: list[int] = []
+        asking = threading.Thread(target=lambda: answers.append(post(port)))
+        asking.start()
+        assert slow.began.wait(20)
+        sockets = half_sent(port, 40, HALF_HEADER)
+        assert get(port, "/health")[1]["waiting"] == 1
+        slow.let.set()
+        asking.join(20)
+        assert answers == [200]
+        for one in sockets:
+            one.close()
+
+
+def test_a_refusal_is_seen_by_a_client_that_still_writes(captioner: Captioner) -> None:
+    with serving(create_app(captioner, tokens=["secret"])) as (port, _):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection.request("POST", "/captions", b"x" * 20_000_000, {"Content-Type": "multipart/form-data"})
+        answer = connection.getresponse()
+        assert answer.status == 401 and b"token" in answer.read()
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as one:
+            one.sendall(HALF_BODY)  # and no more: the answer does not wait for long
+            began = time.monotonic()
+            assert one.recv(4096).startswith(b"HTTP/1.1 401")
+            assert time.monotonic() - began < 3
+
+
+# ---- work that nobody waits for --------------------------------------------------------------------------------------
+
+
+class Slow:
+    """A captioner that is in no hurry: it writes when it is let, and asks `check` meanwhile, as every search does."""
+
+    def __init__(self, captioner: Captioner, checks: bool = True) -> None:
+        self.detector = captioner.detector
+        self._captioner = captioner
+        self._checks = checks
+        self.let = threading.Event()
+        self.began = threading.Event()
+        self.ended = threading.Event()
+
+    def describe(self, names: Any, regions: Any, n: int, *, check: Any, **options: Any) -> Any:
+        self.began.set()
+        try:
+            while not self.let.wait(0.01):
+                if self._checks:
+                    check()
+            return self._captioner.describe(names, regions, n, **options)
+        finally:
+            self.ended.set()
+
+
+def body(n: int = 2) -> tuple[bytes, dict[str, str]]:
+    content = b'--x\r\nContent-Disposition: form-data; name="photos"; filename="cat.jpg"\r\n\r\n'
+    content += CAT.read_bytes() + b'\r\n--x\r\nContent-Disposition: form-data; name="n"\r\n\r\n'
+    return content + str(n).encode() + b"\r\n--x--\r\n", {"Content-Type": "multipart/form-data; boundary=x"}
+
+
+def post(port: int) -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("POST", "/captions", *body())
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def test_work_ends_when_its_client_goes_away(captioner: Captioner) -> None:
+    slow = Slow(captioner)
+    with serving(create_app(slow)) as (port, _):  # type: ignore[arg-type]
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection.request("POST", "/captions", *body())
+        assert slow.began.wait(20)
+        assert not slow.ended.is_set()
+        connection.close()
+        assert slow.ended.wait(5)
+        slow.let.set()
+        assert post(port) == 200
+
+
+def test_out_of_time_ends_the_work_too(captioner: Captioner) -> None:
+    slow = Slow(captioner)
+    with TestClient(create_app(slow, Limits(seconds=0.5))) as client:  # type: ignore[arg-type]
+        assert client.post("/captions", files=[photo()], data=SHORT).status_code == 504
+        assert slow.ended.wait(5)
+
+
+def test_stuck_workers_are_seen_by_readiness_and_replaced(captioner: Captioner) -> None:
+    release = threading.Event()
+
+    class Stuck:
+        detector = captioner.detector
+        stuck = True
+
+        def describe(self, *given: Any, **options: Any) -> Any:
+            return release.wait(60) if self.stuck else captioner.describe(*given, **options)
+
+    stuck = Stuck()
+    limits = Limits(seconds=1.0, grace=0.8, workers=2)
+    with TestClient(create_app(stuck, limits)) as client:  # type: ignore[arg-type]
+        answers: list[int] = []
+
+        def ask(seed: str) -> None:
+            data = {**SHORT, "seed": seed}
+            answers.append(client.post("/captions", files=[photo()], data=data).status_code)
+
+        asking = [
+            threading.Thread(target=ask, args=seed) for seed in "12"
+        ]  # two batches, one for each worker
+        for one in asking:
+            one.start()
+        for one in asking:
+            one.join(20)
+        assert answers == [504, 504]
+        statuses = set()
+        end = time.monotonic() + 10
+        while time.monotonic() < end and "coscap_lost_workers 2.0" not in client.get("/metrics").text:
+            statuses.add(client.get("/ready").status_code)
+            assert client.get("/health").status_code == 200
+            time.sleep(0.05)
+        assert statuses == {200, 503}  # seen by readiness
+        stuck.stuck = False
+        assert client.get("/ready").status_code == 200  # and replaced
+        assert client.post("/captions", files=[photo()], data=SHORT).status_code == 200
+        release.set()
+
+
+STUCK = """
+import sys, time
+from coscap.captioner import Captioner
+Captioner.describe = lambda *a, **o: print("stuck", flush=True) or time.sleep(600)
+from coscap.cli.main import main
+sys.argv = ["coscap", "serve", "--port", "0", "--model", sys.argv[1], "--drain", "1", "--timeout", "60"]
+main()
+"""
+
+
+def test_a_signal_ends_the_server_even_when_a_worker_is_stuck(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "tiny")
+    running = subprocess.Popen(
+        [sys.executable, "-c", STUCK, str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        assert running.stderr is not None and running.stdout is not None
+        found = re.search(r":(\d+)/", running.stderr.readline())
+        assert found
+        connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=60)
+        connection.request("POST", "/captions", *body())
+        assert running.stdout.readline() == "stuck\n"
+        began = time.monotonic()
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == -signal.SIGTERM
+        assert time.monotonic() - began < 10  # one second of drain, three to notice, and some
+    finally:
+        running.kill()
+        running.wait(10)
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_pixels_of_a_request_are_counted_before_anything_is_decoded(captioner: Captioner) -> None:
+    picture = flat(7000, 7000)  # 49 megapixels in 50 kB
+    limits = Limits(photos=16)
+    with TestClient(create_app(captioner, limits)) as client:
+        answer = client.post("/captions", files=[photo(picture, "a.png")] * 16, data=SHORT)
+        assert answer.status_code == 413
+        assert "784,000,000 pixels together" in answer.json()["error"]
+
+
+def test_pixels_of_all_requests_are_shared(captioner: Captioner) -> None:
+    slow = Slow(captioner)
+    limits = Limits(total_pixels=1_500_000)
+    picture = flat(1000, 1000)
+    with TestClient(create_app(slow, limits)) as client:  # type: ignore[arg-type]
+        first = threading.Thread(
+            target=lambda: client.post("/captions", files=[photo(picture, "a.png")], data=SHORT)
+        )
+        first.start()
+        assert slow.began.wait(20)
+        answer = client.post("/captions", files=[photo(picture, "a.png")], data=SHORT)
+        assert answer.status_code == 503 and answer.headers["Retry-After"]
+        slow.let.set()
+        first.join(20)
+        assert client.post("/captions", files=[photo(picture, "a.png")], data=SHORT).status_code == 200
+
+
+def test_bytes_of_all_requests_are_shared(captioner: Captioner) -> None:
+    limits = Limits(total_bytes=CAT.stat().st_size + 2000)
+    with TestClient(create_app(captioner, limits)) as client:
+        assert client.post("/captions", files=[photo()], data=SHORT).status_code == 200
+        assert client.post("/captions", files=[photo(), photo()], data=SHORT).status_code == 503
+        assert client.post("/captions", files=[photo()], data=SHORT).status_code == 200  # given back
+
+
+def test_photographs_are_decoded_one_at_a_time(captioner: Captioner) -> None:
+    held: list[int] = []
+
+    class Detector:
+        batch, least_side = 4, 0
+
+        def regions(self, pictures: Any) -> list[int]:
+            held.append(sum(picture.width * picture.height for picture in pictures))
+            return [0] * len(pictures)
+
+    class Holder:
+        detector = Detector()
+
+    def uploads(width: int, height: int) -> list[Upload]:
+        return [Upload("a.png", io.BytesIO(flat(width, height))) for _ in range(5)]
+
+    assert len(find_regions(Holder(), uploads(5000, 5000), 50_000_000, lambda: None)) == 5  # type: ignore[arg-type]
+    assert held == [25_000_000] * 5
+    held.clear()
+    assert len(find_regions(Holder(), uploads(100, 100), 50_000_000, lambda: None)) == 5  # type: ignore[arg-type]
+    assert held == [40_000, 10_000]
+
+
+def test_a_large_photograph_gets_the_captions_that_the_command_gives(
+    client: TestClient, captioner: Captioner, tmp_path: Path
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (50, 75, 3), np.uint8)
+    path = tmp_path / "large.jpg"
+    Image.fromarray(noise).resize((2400, 1600), Image.Resampling.BICUBIC).save(path, quality=90)
+    from coscap.search import SearchSettings
+
+    expected = captioner(path, n=3, settings=SearchSettings(max_length=6))
+    answer = client.post("/captions", files=[photo(path.read_bytes())], data={"n": "3", "max_length": "6"})
+    found = [caption["log_probability"] for caption in answer.json()[0]["captions"]]
+    assert found == [caption.log_probability for caption in expected.captions]
+
+
+# ---- who may ask -----------------------------------------------------------------------------------------------------
+
+
+def test_an_allowed_host_holds_on_every_address() -> None:
+    assert set(Address("127.0.0.1", 0).hosts) == {"127.0.0.1", "localhost", "::1"}
+    assert Address("0.0.0.0", 0).hosts == []
+    for host in ("127.0.0.1", "0.0.0.0"):
+        assert "a.example" in Address(host, 0, allowed=("a.example",)).hosts
+        assert "b.example" not in Address(host, 0, allowed=("a.example",)).hosts
+
+
+@pytest.mark.parametrize("line", ["--token=", "--token=' '", "--token='two words'"])
+def test_an_empty_token_is_refused(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["coscap", "serve", "--port", "0", line.replace("'", "")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2 and "token is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["", "  "])
+def test_an_empty_token_in_the_environment_is_refused(
+    value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COSCAP_TOKEN", value)
+    monkeypatch.setattr(sys, "argv", ["coscap", "serve", "--port", "0"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2 and "COSCAP_TOKEN is set, but empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("http://localhost:8000", 200),
+        ("http://LOCALHOST:8000", 200),
+        ("https://localhost:8000", 200),  # a proxy speaks TLS
+        ("http://localhost:9000", 403),
+        ("http://evil.example", 403),
+        ("http://localhost:8000.evil.example", 403),
+        ("null", 403),
+        ("http://[", 403),
+    ],
+)
+def test_origin_is_compared_with_host(captioner: Captioner, origin: str, status: int) -> None:
+    with TestClient(create_app(captioner), base_url="http://localhost:8000") as client:
+        headers = {"Origin": origin}
+        assert client.post("/captions", files=[photo()], data=SHORT, headers=headers).status_code == status
+        assert client.get("/health", headers=headers).status_code == 200
+
+
+def test_each_client_has_its_own_rate(captioner: Captioner) -> None:
+    app = create_app(captioner, Limits(client_rate=6), tokens=["one", "two"])
+    with TestClient(app) as client:
+
+        def ask(token: str) -> Any:
+            return client.post("/variations", json={}, headers={"Authorization": f"Bearer {token}"})
+
+        assert ask("one").status_code == 422
+        refused = ask("one")
+        assert refused.status_code == 429 and 1 <= int(refused.headers["Retry-After"]) <= 10
+        assert "too often" in refused.json()["error"]
+        assert ask("two").status_code == 422
+        assert ask("three").status_code == 401
+        assert client.get("/health").status_code == 200
+
+
+# ---- bodies ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "charset", ["utf-7", "utf-16", "unicode_escape", "raw_unicode_escape", "idna", "hex", "x" * 99]
+)
+def test_another_charset_is_refused(client: TestClient, charset: str) -> None:
+    parts = b'--x\r\nContent-Disposition: form-data; name="must"\r\n\r\n+2AA- \\ud800\r\n--x--\r\n'
+    kind = {"Content-Type": f"multipart/form-data; boundary=x; charset={charset}"}
+    answer = client.post("/captions", content=parts, headers=kind)
+    assert answer.status_code == 415 and "UTF-8" in answer.json()["error"]
+    fine = {"Content-Type": "multipart/form-data; boundary=x; charset=UTF-8"}
+    assert client.post("/captions", content=parts, headers=fine).status_code == 422
+
+
+def test_lone_surrogates_are_refused(client: TestClient) -> None:
+    kind = {"Content-Type": "application/json"}
+    for content in (b'{"id": "\\ud800", "keep": "context"}', b'{"\\udfff": 1}', b'{"id": "x", "n": 1e999}'):
+        assert client.post("/variations", content=content, headers=kind).status_code in (400, 422)
+
+
+@pytest.mark.parametrize("field", ["must", "without", "beginning"])
+def test_long_texts_are_refused_at_once(client: TestClient, field: str) -> None:
+    began = time.monotonic()
+    for text in ("hot dog " * 25, "word " * 1900):
+        answer = client.post("/captions", files=[photo()], data={field: text})
+        assert answer.status_code == 422 and f"The field {field}" in answer.json()["error"]
+    assert time.monotonic() - began < 5
+
+
+def test_the_longest_text_that_is_taken_is_cheap(client: TestClient) -> None:
+    began = time.monotonic()
+    data = {"beginning": "hot dog " * 12, "max_length": "40", "n": "1"}
+    assert client.post("/captions", files=[photo()], data=data).status_code == 200
+    data = {"must": "hot dog " * 7, "max_length": "40", "n": "1"}
+    assert client.post("/captions", files=[photo()], data=data).status_code == 200
+    assert time.monotonic() - began < 20
+
+
+# ---- what an operator sees -------------------------------------------------------------------------------------------
+
+
+def test_request_ids_are_taken_over_or_made(client: TestClient) -> None:
+    assert client.get("/health", headers={"X-Request-ID": "a-b.c:7"}).headers["X-Request-ID"] == "a-b.c:7"
+    for bad in ("x" * 65, "a b", "a;b", "ä".encode()):
+        made = client.get("/nothing", headers={"X-Request-ID": bad}).headers["X-Request-ID"]
+        assert re.fullmatch("[0-9a-f]{16}", made)
+
+
+@pytest.mark.parametrize("kind", ["text", "json", "none"])
+def test_each_request_is_a_line_in_the_log(
+    client: TestClient, kind: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {
+        name: logging.getLogger(name).__dict__.copy() for name in ("coscap", "uvicorn", "coscap.access")
+    }
+    try:
+        log_to_stderr(kind)
+        sent = client.post("/captions", files=[photo()], data=SHORT, headers={"X-Request-ID": "seven"})
+        client.get("/a%0Apath%1b[31m", headers={"X-Request-ID": "eight"})
+    finally:
+        for name, state in before.items():
+            logging.getLogger(name).__dict__.update(state)
+        logging.getLogger("coscap").manager._clear_cache()  # type: ignore[attr-defined]
+    lines = capsys.readouterr().err.splitlines()
+    if kind == "none":
+        assert lines == []
+        return
+    assert len(lines) == 2
+    assert all(line.isprintable() for line in lines) and "path" not in lines[1].replace("path=", "").replace(
+        '"path"', ""
+    )
+    if kind == "text":
+        assert re.match(
+            r"\d{4}-\d\d-\d\dT[\d:.]+Z id=seven client=\S+ method=POST path=/captions status=200", lines[0]
+        )
+        return
+    line = json.loads(lines[0])
+    assert {
+        "time",
+        "level",
+        "id",
+        "client",
+        "method",
+        "path",
+        "status",
+        "bytes_in",
+        "bytes_out",
+        "ms",
+    } == set(line)
+    assert (
+        line["id"] == "seven"
+        and line["bytes_in"] > CAT.stat().st_size
+        and line["bytes_out"] == len(sent.content)
+    )
+    assert json.loads(lines[1])["status"] == 404
