@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from coscap.metrics import kernels
 from coscap.metrics.grams import (
-    Encoded,
+    EncodedCaptions,
     Floats,
     Grams,
     Longs,
@@ -72,7 +72,7 @@ class Consensus:
     """Training captions made ready: those of each training picture, and CIDEr-D's document frequencies."""
 
     grams: Grams
-    captions: Encoded
+    captions: EncodedCaptions
     picture_starts: Longs  # (P + 1,)
     frequency: NDArray[np.int32]  # (n-grams,)
     documents: int
