@@ -13,7 +13,7 @@ from coscap.contexts.apart import compare
 from coscap.data import Prepared
 from coscap.data.batch import RegionBatch
 from coscap.data.collate import caption_batch
-from coscap.report.stores import Stores
+from coscap.report.runs import Stores
 from coscap.search.caption import Caption
 
 LATENTS = ("context", "objects")

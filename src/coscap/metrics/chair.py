@@ -44,7 +44,9 @@ class ObjectWords:
         differences = json.loads((resources("coscap.metrics") / "chair.json").read_text("utf-8"))
         classes = load_classes("coco")
         left_out = {word for line in differences["not counted"] for word in line.split()}
-        names = {name: kind for name, kind in _names(classes).items() if " " not in name and name not in left_out}
+        names = {
+            name: kind for name, kind in _names(classes).items() if " " not in name and name not in left_out
+        }
         names |= {word: kind for kind, words in differences["words"].items() for word in words.split()}
         names |= {pair: kind for kind, pairs in differences["pairs"].items() for pair in pairs.split(", ")}
         return ObjectWords(tuple(each.name for each in classes.classes), names, 2, toilet_seats=True)
@@ -67,7 +69,9 @@ class ObjectWords:
                     found.append((name, self.names[name]))
                     break
             at += length
-        if self.toilet_seats and any(name in _TOILETS or kind == "toilet" and " " in name for name, kind in found):
+        if self.toilet_seats and any(
+            name in _TOILETS or (kind == "toilet" and " " in name) for name, kind in found
+        ):
             found = [(name, kind) for name, kind in found if name not in _SEATS]
         return [kind for _, kind in found if kind]
 
@@ -81,7 +85,9 @@ def in_pictures(
 ) -> list[set[str]]:
     """The classes that are in each picture, by its tokenised references and its instance annotations."""
     found = [{kind for caption in captions for kind in words.mentions(caption)} for captions in references]
-    return found if instances is None else [named | seen for named, seen in zip(found, instances, strict=True)]
+    return (
+        found if instances is None else [named | seen for named, seen in zip(found, instances, strict=True)]
+    )
 
 
 def chair_statistics(

@@ -97,10 +97,17 @@ def mbleu4(pictures: Pictures, *, tokenised: bool = False) -> tuple[float, float
 
 def mbleu_statistics(captions: EncodedCaptions, starts: Longs, size: int) -> tuple[Statistics, Statistics]:
     """Both definitions; `size` is the number of n-grams that have a number."""
-    matches, closest, _, _ = kernels.overlap(
-        captions.grams, captions.offsets, starts, captions.grams, captions.offsets, starts, np.zeros(size), True
+    matches, nearest, _, _ = kernels.overlap(
+        captions.grams,
+        captions.offsets,
+        starts,
+        captions.grams,
+        captions.offsets,
+        starts,
+        np.zeros(size),
+        True,
     )
-    correct, closest = matches.astype(np.int64), closest.astype(np.int64)
+    correct, closest = matches.astype(np.int64), nearest.astype(np.int64)
     guessed = guesses(captions.lengths)
     each = bleu_of_counts(correct, captions.lengths, guessed, closest)[:, 3]
     counts = np.diff(starts)

@@ -1,4 +1,4 @@
-"""`evaluate`: the metrics of a set of captions in one call, with intervals; `compare`: two systems; `measure`: by name."""
+"""The metrics of captions with intervals (`evaluate`); two systems (`compare`), figures by name (`measure`)."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,7 +49,7 @@ class Evaluation:
     @property
     def accuracy(self) -> dict[str, float]:
         """Of the first caption of each picture."""
-        return {name: value for name, value in self.values.items() if _group(name) in _OF_CAPTIONS}
+        return {name: value for name, value in self.values.items() if _is_of(name, "captions")}
 
     @property
     def oracle(self) -> dict[str, float]:
@@ -64,7 +64,9 @@ class Evaluation:
         return self._spread("worst")
 
     def of_group(self, group: str) -> dict[str, float]:
-        return {name: value for name, value in self.values.items() if _group(name) == group}
+        """Metrics of sets."""
+        found = self.values.items()
+        return {name: value for name, value in found if _is_of(name, "sets") and BY_NAME[name].group == group}
 
     @property
     def diversity(self) -> dict[str, float]:
@@ -103,7 +105,7 @@ class Evaluation:
             result.update({name: _nulls(self._spread(name)) for name in SPREAD})
         for group in GROUPS:
             found = self.of_group(group)
-            if group not in _OF_CAPTIONS and group != "novel_objects" and found:
+            if found and group != "novel_objects":
                 result[group] = _nulls(found)
         if self.objects is not None:
             result["novel_objects"] = _objects_json(self.objects)
@@ -128,9 +130,6 @@ class Evaluation:
     def _spread(self, kind: str) -> dict[str, float]:
         found = self.values.items()
         return {name.partition("/")[2]: value for name, value in found if name.startswith(f"{kind}/")}
-
-
-_OF_CAPTIONS = ("bleu", "meteor", "rouge", "cider", "spice")  # groups of CaptionScores
 
 
 def evaluate(
@@ -201,7 +200,8 @@ def measure(
     >>> measure(["unique"], [["a dog", "a cat"]])
     {'unique': 100.0}
     """
-    material = Material(*(token_groups(groups, tokenised) for groups in (pictures, references, training)))
+    given = [token_groups(groups, tokenised) for groups in (pictures, references, training)]
+    material = Material(given[0], given[1], training=given[2])
     found: dict[str, float] = {}
     for name in names:
         kind, slash, metric = name.rpartition("/")
@@ -209,7 +209,9 @@ def measure(
         if slash and isinstance(scores, CaptionScores) and kind in SPREAD:
             scores = best_average_worst(scores.each, material.starts)[kind]
         elif slash:
-            raise ValueError(f"{name} is no figure; expected a metric, or {', '.join(SPREAD)} of one of captions")
+            raise ValueError(
+                f"{name} is no figure; expected a metric, or {', '.join(SPREAD)} of one of captions"
+            )
         elif isinstance(scores, CaptionScores):
             scores = scores.of(material.first)
         found[name] = value_of(scores)
@@ -266,7 +268,7 @@ def _figures(
     found: dict[str, Curves] = {}
     notes: list[str] = []
     for metric in chosen:
-        if set(metric.needs) & {"references", "training"} - material.has:
+        if set(metric.needs) & {"references", "training", "known"} - material.has:
             continue
         try:
             scores = metric.function(material)
@@ -321,8 +323,8 @@ def _instances(instances: Mapping[ImageId, set[str]], ids: Sequence[ImageId]) ->
     missing = [image for image in ids if image not in instances]
     if missing:
         raise UserError(
-            f"{len(missing):,} of {len(ids):,} images are not in the instance annotations (first: {missing[0]!r}); give "
-            "those of the same split, or leave them out: CHAIR then takes the references alone."
+            f"{len(missing):,} of {len(ids):,} images are not in the instance annotations (first: {missing[0]!r}); "
+            "give those of the same split, or leave them out: CHAIR then takes the references alone."
         )
     return [instances[image] for image in ids]
 
@@ -331,8 +333,8 @@ def _asks(chosen: Sequence[Metric], group: str) -> bool:
     return any(metric.group == group for metric in chosen)
 
 
-def _group(name: str) -> str | None:
-    return BY_NAME[name].group if name in BY_NAME else None
+def _is_of(name: str, level: str) -> bool:
+    return name in BY_NAME and BY_NAME[name].of == level
 
 
 def _statistics(figures: Mapping[str, Figure]) -> dict[str, Statistics]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from coscap.metrics.grams import Floats
 
@@ -32,14 +32,14 @@ class Statistics:
         return float(self.finish(terms.sum(axis=1)))
 
 
-def mean(values: Floats, weights: Floats | None = None, scale: float = 1.0) -> Statistics:
+def mean(values: ArrayLike, weights: ArrayLike | None = None, scale: float = 1.0) -> Statistics:
     """The mean over pictures of one value each; pictures of weight 0 do not count."""
-    values = np.asarray(values, np.float64)
-    weights = np.ones(len(values)) if weights is None else np.asarray(weights, np.float64)
-    return ratio(np.where(weights > 0, values, 0.0) * weights, weights, scale)
+    each = np.asarray(values, np.float64)
+    weight = np.ones(len(each)) if weights is None else np.asarray(weights, np.float64)
+    return ratio(np.where(weight > 0, each, 0.0) * weight, weight, scale)
 
 
-def ratio(numerator: Floats, denominator: Floats, scale: float = 1.0) -> Statistics:
+def ratio(numerator: ArrayLike, denominator: ArrayLike, scale: float = 1.0) -> Statistics:
     """One sum over pictures divided by another, NaN where that is 0."""
     terms = np.stack([np.asarray(numerator, np.float64), np.asarray(denominator, np.float64)])  # (2, I)
 

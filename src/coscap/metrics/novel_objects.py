@@ -46,11 +46,16 @@ class ObjectScores:
     def statistics(self, n: int, name: str | None = None) -> Statistics:
         """F1 of one object, or the average, by any of the first n captions."""
         chosen = range(len(self.objects)) if name is None else [self.objects.index(name)]
-        rows = [[self.found[o, :, n - 1] & self.labels[o], self.found[o, :, n - 1], self.labels[o]] for o in chosen]
+        rows = [
+            [self.found[o, :, n - 1] & self.labels[o], self.found[o, :, n - 1], self.labels[o]]
+            for o in chosen
+        ]
         terms = np.array(rows, np.float64)  # (O, 3, I)
 
         def finish(sums: Floats) -> Floats:
-            hits, found, labelled = np.moveaxis(sums.reshape(len(terms), 3, *sums.shape[1:]), 1, 0)  # (O, ...)
+            hits, found, labelled = np.moveaxis(
+                sums.reshape(len(terms), 3, *sums.shape[1:]), 1, 0
+            )  # (O, ...)
             named = labelled > 0
             f1 = np.where(named, 200.0 * hits / np.where(named, found + labelled, 1), 0)
             objects = named.sum(axis=0)

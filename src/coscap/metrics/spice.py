@@ -58,7 +58,9 @@ def score(
         )
     results = _results(list(zip(hypotheses, references, strict=True)), cache, timeout, detailed=False)
     scores = [_number(result["scores"]["All"]["f"]) for result in results]
-    return (float(np.mean(scores)) if scores else 0.0), scores  # numpy's mean, as the official evaluation takes it
+    return (
+        float(np.mean(scores)) if scores else 0.0
+    ), scores  # numpy's mean, as the official evaluation takes it
 
 
 def score_sets(
@@ -69,10 +71,10 @@ def score_sets(
 ) -> list[float]:
     """AllSPICE of each picture: the F-score of the captions' merged scene graph with the references' merged one.
 
-    The program itself parses, merges and matches. It merges what it is given as references, and says which of the merged
-    tuples a single caption has; so each caption is compared with all references, which tells the reference tuples that
-    some caption has (recall), and each reference with all captions, which tells the captions' tuples that some reference
-    has (precision). Of one caption it is SPICE.
+    The program itself parses, merges and matches. It merges what it is given as references, and says which of the
+    merged tuples a single caption has. So each caption is compared with all references, which gives the reference
+    tuples that some caption has (recall), and each reference with all captions, which gives the captions' tuples that
+    some reference has (precision). Of one caption it is SPICE.
     """
     pairs = [
         (text, group)
@@ -101,7 +103,11 @@ def _matched(results: Sequence[dict[str, Any]]) -> float:
 
 
 def _results(
-    pairs: Sequence[tuple[str, Sequence[str]]], cache: str | Path | None, timeout: float | None, *, detailed: bool
+    pairs: Sequence[tuple[str, Sequence[str]]],
+    cache: str | Path | None,
+    timeout: float | None,
+    *,
+    detailed: bool,
 ) -> list[dict[str, Any]]:
     """What the program says of each caption and its references."""
     java, home = _installed()
@@ -109,7 +115,8 @@ def _results(
         return []
     cache = Path(cache) if cache is not None else home / "parses"
     entries = [
-        {"image_id": number, "test": caption, "refs": list(each)} for number, (caption, each) in enumerate(pairs)
+        {"image_id": number, "test": caption, "refs": list(each)}
+        for number, (caption, each) in enumerate(pairs)
     ]
     found: dict[int, dict[str, Any]] = {}
     with _locked(cache), bar("SPICE", len(entries), "captions") as advance:

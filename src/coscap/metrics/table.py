@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -38,7 +38,8 @@ class Material:
     @property
     def has(self) -> set[str]:
         """Which of the things that metrics need are there."""
-        there = {"references": self.references, "training": self.training or self.known}
+        known = self.known or self.training
+        there = {"references": self.references, "training": self.training, "known": known}
         return {name for name, value in there.items() if value}
 
     @cached_property
@@ -118,11 +119,12 @@ class Metric:
 
     name: str  # in tables and JSON
     group: str  # in --metrics
-    needs: tuple[str, ...]  # of "references", "training", "Java", "pycocoevalcap"
+    needs: tuple[str, ...]  # of "references", "training", "known", "Java", "pycocoevalcap"
     function: Callable[[Material], CaptionScores | Statistics | float]
-    """CaptionScores: a metric of captions, with oracle, average and worst. Statistics: one of sets of captions. A
-    number: one of all captions together, without an interval."""
+    """Of captions: CaptionScores, which give oracle, average and worst too. Of sets: Statistics; or a number, for what
+    only all captions together have, without an interval."""
     higher: bool | None  # whether more is better; None: neither
+    of: Literal["captions", "sets"] = "sets"
 
 
 def _bleu(order: int) -> Callable[[Material], CaptionScores]:
@@ -142,14 +144,18 @@ def _meteor(material: Material) -> CaptionScores:
 def _spice(material: Material) -> CaptionScores:
     from coscap.metrics import spice
 
-    pairs = {(number, caption): 0.0 for number, captions in enumerate(material.pictures) for caption in captions}
+    pairs = {
+        (number, caption): 0.0 for number, captions in enumerate(material.pictures) for caption in captions
+    }
     _, values = spice.score(
         [caption for _, caption in pairs],
         [material.references[number] for number, _ in pairs],
         cache=material.spice_cache,
     )
     pairs.update(zip(pairs, values, strict=True))  # equal captions of a picture are scored once
-    each = [pairs[number, caption] for number, captions in enumerate(material.pictures) for caption in captions]
+    each = [
+        pairs[number, caption] for number, captions in enumerate(material.pictures) for caption in captions
+    ]
     return CaptionScores(np.array(each))
 
 
@@ -197,7 +203,9 @@ def _named(material: Material) -> Statistics:
 def _found(material: Material) -> Statistics:
     """Of the classes that references name, those that a caption names too."""
     people = material.splits[1]
-    shares = [len(each & there) / max(1, len(there)) for each, there in zip(_classes(material), people, strict=True)]
+    shares = [
+        len(each & there) / max(1, len(there)) for each, there in zip(_classes(material), people, strict=True)
+    ]
     return mean(np.array(shares), np.array([len(there) > 0 for there in people]), 100.0)
 
 
@@ -205,15 +213,15 @@ def _classes(material: Material) -> list[set[int]]:
     return [{kind for part in each for kind in part.classes} for each in material.splits[0]]
 
 
-_R, _T = ("references",), ("training",)
+_R, _T, _K = ("references",), ("training",), ("known",)
 
 METRICS: tuple[Metric, ...] = (
-    *(Metric(f"BLEU-{n}", "bleu", _R, _bleu(n), True) for n in (1, 2, 3, 4)),
-    Metric("METEOR", "meteor", (*_R, "pycocoevalcap"), _meteor, True),
-    Metric("ROUGE-L", "rouge", _R, lambda m: CaptionScores(m.overlap.rouge_l), True),
-    Metric("CIDEr", "cider", _R, lambda m: CaptionScores(m.overlap.cider_d), True),
-    Metric("CIDEr-plain", "cider", _R, lambda m: CaptionScores(m.overlap.cider_plain), True),
-    Metric("SPICE", "spice", (*_R, "Java"), _spice, True),
+    *(Metric(f"BLEU-{n}", "bleu", _R, _bleu(n), True, "captions") for n in (1, 2, 3, 4)),
+    Metric("METEOR", "meteor", (*_R, "pycocoevalcap"), _meteor, True, "captions"),
+    Metric("ROUGE-L", "rouge", _R, lambda m: CaptionScores(m.overlap.rouge_l), True, "captions"),
+    Metric("CIDEr", "cider", _R, lambda m: CaptionScores(m.overlap.cider_d), True, "captions"),
+    Metric("CIDEr-plain", "cider", _R, lambda m: CaptionScores(m.overlap.cider_plain), True, "captions"),
+    Metric("SPICE", "spice", (*_R, "Java"), _spice, True, "captions"),
     Metric("AllSPICE", "allspice", (*_R, "Java"), _all_spice, True),
     Metric("unique", "diversity", (), lambda m: diversity.unique_statistics(m.pictures), True),
     Metric("mBLEU-4-corpus", "diversity", (), lambda m: m.mbleu[0], False),
@@ -222,8 +230,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("Div-2", "diversity", (), _div(2), True),
     Metric("self-CIDEr-references", "diversity", _R, _self_cider("references"), True),
     Metric("self-CIDEr-train", "diversity", _T, _self_cider("training"), True),
-    Metric("novel", "diversity", _T, _novel, True),
-    Metric("novel-percent", "diversity", _T, lambda m: ratio(m.novel, np.diff(m.starts), 100.0), True),
+    Metric("novel", "diversity", _K, _novel, True),
+    Metric("novel-percent", "diversity", _K, lambda m: ratio(m.novel, np.diff(m.starts), 100.0), True),
     Metric(
         "vocabulary", "diversity", (), lambda m: diversity.vocabulary_size(m.pictures, tokenised=True), True
     ),

@@ -12,28 +12,17 @@ from pathlib import Path
 
 import numpy as np
 
-from coscap.data.collate import region_batch
 from coscap.errors import UserError
 from coscap.files import write_text
-from coscap.models.pretrained import load_pretrained
-from coscap.report.build import Results
-from coscap.report.runs import Run
-from coscap.report.stores import Stores
-from coscap.search.entry import search
-from coscap.search.rescore import rescore
-from coscap.search.select import select
-from coscap.search.settings import SearchSettings
-from coscap.text import load_classes
+from coscap.report.build import ReportResults
+from coscap.report.sampling import Sampler
 from coscap.vision.pictures import open_picture
 
-SHOWN = 5  # captions of each run
-POOL = 20  # draws that these are chosen from, as `coscap caption` does
-VARIETY = 0.5
 _SIDE = 320  # pixels of a photograph on the page
 
 
 @dataclass(frozen=True)
-class Shown:
+class RandomPicture:
     image_id: int
     name: str  # of the photograph's file
     human: list[str]
@@ -41,14 +30,14 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class RandomPictures:
     split: str
     seed: int
     out_of: int
-    pictures: list[Shown]
+    pictures: list[RandomPicture]
 
 
-def draw_random(results: Results, count: int, split: str, seed: int) -> Drawn:
+def draw_random(results: ReportResults, count: int, split: str, seed: int) -> RandomPictures:
     """Any pictures of the split that have regions and captions, all equally likely."""
     prepared, stores = results.prepared, results.stores
     references = prepared.references(split)
@@ -60,9 +49,10 @@ def draw_random(results: Results, count: int, split: str, seed: int) -> Drawn:
         )
     chosen = np.random.default_rng(seed).choice(len(there), min(count, len(there)), replace=False)
     ids = [there[place] for place in chosen.tolist()]
-    found = {run.name: five_captions(run, stores, ids, results.options.device) for run in results.runs}
+    work, device = results.options.work, results.options.device
+    found = {run.name: Sampler(run, stores, work, device).shown(ids) for run in results.runs}
     shown = [
-        Shown(
+        RandomPicture(
             image,
             prepared.name(prepared.index(image)),
             references[image],
@@ -70,27 +60,10 @@ def draw_random(results: Results, count: int, split: str, seed: int) -> Drawn:
         )
         for place, image in enumerate(ids)
     ]
-    return Drawn(split, seed, len(there), shown)
+    return RandomPictures(split, seed, len(there), shown)
 
 
-def five_captions(run: Run, stores: Stores, ids: list[int], device: str) -> list[list[str]]:
-    """What `coscap caption` would show of each picture; the best of a beam for a run without latents."""
-    loaded = load_pretrained(run.folder)
-    loaded.check_recipe(stores.recipe)
-    loaded.model.to(device)
-    batch = region_batch([stores.get(image) for image in ids]).to(device)
-    objects = loaded.classes or load_classes("coco")
-    if not run.has_latents:
-        settings = SearchSettings(search="beam")
-        found = search(loaded.model, batch, loaded.vocabulary, SHOWN, settings, objects=objects)
-    else:
-        drawn = search(loaded.model, batch, loaded.vocabulary, POOL, SearchSettings(), objects=objects)
-        scored = rescore(loaded.model, batch, drawn, loaded.vocabulary)
-        found = [select(captions, SHOWN, VARIETY) for captions in scored]
-    return [[caption.text for caption in captions] for captions in found]
-
-
-def write_random(drawn: Drawn, path: Path) -> None:
+def write_random(drawn: RandomPictures, path: Path) -> None:
     lines = [
         f"# {len(drawn.pictures)} pictures drawn at random",
         f"Out of {drawn.out_of:,} of `{drawn.split}`, seed {drawn.seed}; none was left out. Five captions of each run, "
@@ -106,7 +79,7 @@ def write_random(drawn: Drawn, path: Path) -> None:
     write_text(path, "\n\n".join(lines) + "\n")
 
 
-def write_html(drawn: Drawn, folder: Path, path: Path) -> None:
+def write_html(drawn: RandomPictures, folder: Path, path: Path) -> None:
     """The same with the photographs of a folder inside the page."""
     figures = []
     for shown in drawn.pictures:
@@ -134,7 +107,7 @@ _STYLE = (
 )
 
 
-def _photograph(folder: Path, shown: Shown) -> Path:
+def _photograph(folder: Path, shown: RandomPicture) -> Path:
     names = [Path(shown.name).name, f"{shown.image_id}.jpg", f"{shown.image_id:012d}.jpg"]
     for name in names:
         if (folder / name).is_file():

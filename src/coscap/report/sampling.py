@@ -1,4 +1,6 @@
-"""Captions of every picture for the report, kept on disk and gone on with where they stop.
+"""Captions of every picture for the report, kept on disk and continued where they stop.
+
+This is the one place of the report that loads models and searches.
 
 A set of samples is two files, named after all that decides its captions but the pictures:
     WEIGHTS-SEARCH-N-seedS-HASH.json     weights and search settings
@@ -18,20 +20,35 @@ from coscap.data.collate import region_batch
 from coscap.files import write_json
 from coscap.models.pretrained import Pretrained, load_pretrained
 from coscap.progress import bar
-from coscap.report.runs import Run
-from coscap.report.stores import Stores
+from coscap.report.runs import Run, Stores
 from coscap.search.entry import search
+from coscap.search.rescore import rescore
+from coscap.search.select import select
 from coscap.search.settings import SearchSettings
 from coscap.text import load_classes
 
 PICTURES_AT_ONCE = 32
 ROWS_AT_ONCE = 2048  # captions in work at once; no effect on the result
 
+SHOWN = 5  # captions of each run on the page of random pictures
+POOL = 20  # draws that these are chosen from, as `coscap caption` does
+VARIETY = 0.5
+
 Samples = dict[int, list[str]]
 
 
+def latent_settings(seed: int, temperature: float) -> SearchSettings:
+    """Draws of latents."""
+    return SearchSettings(seed=seed, temperature=temperature)
+
+
+def beam_settings(search: str) -> SearchSettings:
+    """A beam ("beam") or a diverse beam ("diverse")."""
+    return SearchSettings(search=search)  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
-class Wanted:
+class SampleSet:
     """One set of samples of one run."""
 
     run: Run
@@ -64,7 +81,12 @@ class Sampler:
         loaded.model.to(self.device)
         return loaded
 
-    def samples(self, wanted: Wanted, pictures: Sequence[int]) -> Samples:
+    @property
+    def has_latents(self) -> bool:
+        """Whether two draws can differ; a model that does not say so is taken to have latents."""
+        return getattr(getattr(self.loaded.model, "config", None), "latent", 1) != 0
+
+    def samples(self, wanted: SampleSet, pictures: Sequence[int]) -> Samples:
         path = wanted.file(self.work)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path.with_suffix(".json"), wanted.describe(), indent=1)
@@ -85,7 +107,7 @@ class Sampler:
                     advance(len(here))
         return {image: found[image] for image in pictures}
 
-    def _search(self, wanted: Wanted, pictures: Sequence[int]) -> list[list[str]]:
+    def _search(self, wanted: SampleSet, pictures: Sequence[int]) -> list[list[str]]:
         batch = region_batch([self.stores.get(image) for image in pictures]).to(self.device)
         found = search(
             self.loaded.model,
@@ -96,6 +118,18 @@ class Sampler:
             objects=self.loaded.classes or load_classes("coco"),
             classes=self.stores.recipe.classes,
         )
+        return [[caption.text for caption in captions] for captions in found]
+
+    def shown(self, ids: Sequence[int]) -> list[list[str]]:
+        """What `coscap caption` would show of each picture; the best of a beam for a run without latents."""
+        model, vocabulary = self.loaded.model, self.loaded.vocabulary
+        batch = region_batch([self.stores.get(image) for image in ids]).to(self.device)
+        objects = self.loaded.classes or load_classes("coco")
+        if not self.has_latents:
+            found = search(model, batch, vocabulary, SHOWN, beam_settings("beam"), objects=objects)
+        else:
+            drawn = search(model, batch, vocabulary, POOL, SearchSettings(), objects=objects)
+            found = [select(each, SHOWN, VARIETY) for each in rescore(model, batch, drawn, vocabulary)]
         return [[caption.text for caption in captions] for captions in found]
 
 
