@@ -367,3 +367,22 @@ def test_rerank_refuses_an_infinite_likelihood(
     samples, out = write(tmp_path / "s.json", [row]), tmp_path / "best.json"
     code, _, complaint = run(capsys, monkeypatch, "rerank", samples, "--by", "likelihood", "--out", out)
     assert code == 2 and "1 of 1 captions" in complaint and not out.exists()
+
+
+def test_an_output_that_is_an_input_is_refused(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`rerank s.json --keep 1 --out s.json` would turn many captions into few."""
+    rated = [{**row, "log_probability": -1.0} for row in rows((1, "a dog"), (1, "a cat"))]
+    samples = write(tmp_path / "s.json", rated)
+    train = write(tmp_path / "train.json", rows((11, "a dog"), (12, "a dog here")))
+    (tmp_path / "link.json").symlink_to(samples)
+    before = {path: path.read_bytes() for path in (samples, train, store)}
+    command = ["rerank", samples, "--keep", 1, "--by", "likelihood", "--regions", store, "--train", train]
+    for out in (samples, tmp_path / "link.json", train, store, tmp_path / "." / "s.json"):
+        code, _, err = run(capsys, monkeypatch, *command, "--out", out)
+        assert (code, "would be overwritten" in err, err.count("\n")) == (2, True, 1)
+    code, _, err = run(capsys, monkeypatch, "evaluate", samples, "-r", train, "--json", samples)
+    assert (code, "would be overwritten" in err) == (2, True)
+    assert {path: path.read_bytes() for path in before} == before
+    assert run(capsys, monkeypatch, *command, "--out", tmp_path / "best.json")[0] == 0

@@ -270,7 +270,8 @@ def _human(
     count = sum(map(len, rated.captions.values()))
     title = f"{path.name}: {count:,} rated captions of {len(rated.captions):,} images"
     if json != "-":
-        show_tables([agreement_table(title, {"": found})])
+        typer.echo(title)
+        show_tables([agreement_table({"": found})])
     _write(json, {name: vars(each) for name, each in found.items()})
 
 
@@ -288,9 +289,8 @@ def _study(path: Path, systems: "Mapping[str, Evaluation]", json: str | None) ->
     measures = ("accuracy", "diversity")
     columns = {measure: {name: each[measure] for name, each in found.items()} for measure in measures}
     if json != "-":
-        show_tables(
-            [agreement_table(f"{path.name}: {len(rows):,} ratings of {len(systems)} methods", columns)]
-        )
+        typer.echo(f"{path.name}: {len(rows):,} ratings of {len(systems)} methods")
+        show_tables([agreement_table(columns)])
     _write(json, {name: {kind: vars(one) for kind, one in each.items()} for name, each in found.items()})
 
 

@@ -18,16 +18,23 @@ _TITLES = {"diversity": "Diversity", "chair": "Hallucinated objects in %", "cont
 _NOTE = "± is half of the 95 % interval over pictures"
 
 
-def agreement_table(title: str, columns: "Mapping[str, Mapping[str, Agreement]]") -> "Table":
+def agreement_table(columns: "Mapping[str, Mapping[str, Agreement]]") -> "Table":
     heads = [f"{kind} {word}".strip() for kind in columns for word in ("tau-c", "pairs right %")]
     names = list(next(iter(columns.values())))
     rows = []
     for name in names:
         found = [column[name] for column in columns.values()]
         rows.append(
-            [name, *(text for each in found for text in (f"{each.tau_c:.3f}", f"{100 * each.accuracy:.1f}"))]
+            [
+                name,
+                *(
+                    text
+                    for each in found
+                    for text in (_number(each.tau_c, 3), _number(100 * each.accuracy, 1))
+                ),
+            ]
         )
-    return _table(title, heads, rows)
+    return _table("", heads, rows)
 
 
 def compare_table(
@@ -40,15 +47,15 @@ def compare_table(
     for figure, each in changes.items():
         if each.difference != each.difference:
             continue
-        interval = f"{each.low:+.4f} to {each.high:+.4f}"
+        numbers = [first.values[figure], other.values[figure]]
+        ends = f"{each.low:+.3f} to {each.high:+.3f}"
+        share = f"{100 * each.share:.1f}"
         rows.append(
-            [figure, f"{first.values[figure]:.4f}", f"{other.values[figure]:.4f}", f"{each.difference:+.4f}", interval,
-             f"{100 * each.share:.1f}"]
-        )  # fmt: skip
+            [figure, *(_number(value, 3) for value in numbers), f"{each.difference:+.3f}", ends, share]
+        )
         styles.append("" if each.clear else "bright_black")
-    table = _table("", [*labels, "difference", "95 % interval", "higher in %"], rows, styles)
-    table.title = None
-    table.caption = "grey: the interval holds 0; last column: resamples in which the second is higher"
+    table = _table("", [*labels, "change", "95 % interval", "%"], rows, styles)
+    table.caption = "grey: the interval holds 0; %: of the resamples, those in which the second is higher"
     table.caption_justify = "left"
     return table
 
@@ -134,10 +141,10 @@ def _domain_table(found: "Evaluation", parts: "Mapping[str, Evaluation]") -> "Ta
 def _table(title: str, columns: list[str], rows: list[list[str]], styles: Sequence[str] = ()) -> "Table":
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", show_header=any(columns))
-    table.add_column("")
+    table = Table(title=title or None, title_justify="left", show_header=any(columns))
+    table.add_column("", overflow="fold")
     for column in columns:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for row, style in zip(rows, styles or [""] * len(rows), strict=True):
         table.add_row(*row, style=style)
     return table
