@@ -126,7 +126,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def not_printed(wanted: str, printed: str, tolerance: float = 0.005) -> list[str]:
-    """Lines of `wanted` that are not among the printed ones; numbers may differ by rounding, spaces and rules at will."""
+    """Lines of `wanted` that are not among the printed ones; numbers may differ by rounding, spaces are free."""
     lines = [_cells(line) for line in printed.splitlines()]
 
     def same(one: list[str], other: list[str]) -> bool:

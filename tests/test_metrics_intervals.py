@@ -182,7 +182,7 @@ def test_domains_are_parts_of_the_whole(
     assert len(parts["in-domain"]["intervals"]["BLEU-4"]) == 2
     plain = write(good.with_name("plain.json"), json.loads(references.read_text())["annotations"])
     code, _, err = run(capsys, monkeypatch, "evaluate", good, "-r", plain, "--domains")
-    assert (code, "says no domains" in err, err.count("\n")) == (2, True, 1)
+    assert (code, "has no domains" in err, err.count("\n")) == (2, True, 1)
 
 
 def test_pictures_without_a_domain_are_named(demo: Any) -> None:

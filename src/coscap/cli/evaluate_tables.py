@@ -104,10 +104,10 @@ def _tables(found: "Evaluation", intervals: Mapping[str, tuple[float, float]]) -
             for name in found.accuracy
         ]
         tables.append(_table("Accuracy", list(columns), rows))
-        told = [_NOTE] if intervals else []
+        notes = [_NOTE] if intervals else []
         if found.oracle and {"BLEU-1", "METEOR"} & set(found.accuracy):
-            told.append("BLEU, METEOR: of all first captions together; elsewhere means of single captions")
-        tables[-1].caption, tables[-1].caption_justify = "\n".join(told), "left"
+            notes.append("BLEU, METEOR: of all first captions together; elsewhere means of single captions")
+        tables[-1].caption, tables[-1].caption_justify = "\n".join(notes), "left"
     for group, title in _TITLES.items():
         names = found.of_group(group)
         if names:

@@ -66,7 +66,10 @@ def rerank(
         bool, typer.Option("--distinct", help="Keep a caption that was drawn several times only once.")
     ] = False,
     neighbours: Annotated[
-        int, typer.Option(min=1, help="How many similar training pictures are asked, e.g. --neighbours 60")
+        int,
+        typer.Option(
+            min=1, help="How many similar training pictures are compared with, e.g. --neighbours 60"
+        ),
     ] = 60,
     best: Annotated[
         int | None,

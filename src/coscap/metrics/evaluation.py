@@ -238,7 +238,7 @@ def compare(
 
 
 def choose(metrics: Collection[str] | str | None) -> list[Metric]:
-    """The entries of METRICS that are asked for by group or by name, in the table's order; None: the default."""
+    """The entries of METRICS of these groups or names, in the table's order; None: the default."""
     if metrics is None:
         metrics = DEFAULT
     elif isinstance(metrics, str):
@@ -292,7 +292,7 @@ def _figures(
 def _remarks(
     samples: Captions, ids: Sequence[ImageId], material: Material, found: ObjectScores | None, diverse: bool
 ) -> list[str]:
-    """What must be said beside the figures."""
+    """Notes that belong to the figures."""
     notes = []
     blank = [
         image for image, group in zip(ids, material.references, strict=True) for text in group if not text

@@ -63,7 +63,7 @@ class Grams:
         """Numbers of tokenised captions (words with single spaces between them)."""
         text = "".join(captions)
         words, offsets = self._number(captions, None)
-        # BLEU and CIDEr split at any white space, ROUGE-L at spaces: U+00A0 in "25 1/2" tells them apart.
+        # BLEU and CIDEr split at any white space, ROUGE-L at spaces: U+00A0 in "25 1/2" makes a difference.
         plain = text.isprintable() and "  " not in text
         line_words, line_offsets = (words, offsets) if plain else self._number(captions, " ")
         return EncodedCaptions(offsets, self._intern(words, offsets), line_offsets, line_words)

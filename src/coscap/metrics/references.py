@@ -24,7 +24,7 @@ _COCO = {"coco:val2014": ("val",), "coco:train2014": ("train",), "coco:2014": ("
 
 @dataclass(frozen=True)
 class Row:
-    """One caption of a file, with all that its row said."""
+    """One caption of a file, with the other fields of its row."""
 
     image_id: ImageId
     caption: str
@@ -63,7 +63,7 @@ def read_domains(name: str | Path) -> dict[ImageId, str]:
             found[image["id"]] = image["domain"]
     if not found:
         raise UserError(
-            f'{name} says no domains; expected a COCO captions file whose "images" have "id" and "domain", such as '
+            f'{name} has no domains; expected a COCO captions file whose "images" have "id" and "domain", such as '
             "nocaps_val_4500_captions.json."
         )
     return found

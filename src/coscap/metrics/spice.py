@@ -71,7 +71,7 @@ def score_sets(
 ) -> list[float]:
     """AllSPICE of each picture: the F-score of the captions' merged scene graph with the references' merged one.
 
-    The program itself parses, merges and matches. It merges what it is given as references, and says which of the
+    The program itself parses, merges and matches. It merges what it is given as references, and marks which of the
     merged tuples a single caption has. So each caption is compared with all references, which gives the reference
     tuples that some caption has (recall), and each reference with all captions, which gives the captions' tuples that
     some reference has (precision). Of one caption it is SPICE.
@@ -109,7 +109,7 @@ def _results(
     *,
     detailed: bool,
 ) -> list[dict[str, Any]]:
-    """What the program says of each caption and its references."""
+    """The program's result for each caption and its references."""
     java, home = _installed()
     if not pairs:
         return []

@@ -103,7 +103,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class ReportResults:
-    """All that was measured, and what must be said beside it."""
+    """All that was measured, and notes on it."""
 
     options: ReportOptions
     runs: list[Run]

@@ -74,7 +74,8 @@ def write_random(drawn: RandomPictures, path: Path) -> None:
         lines.append(f"## {shown.image_id}")
         lines.append("**People**\n" + "\n".join(f"- {caption.strip()}" for caption in shown.human))
         lines += [
-            f"**{name}**\n" + "\n".join(f"- {text}" for text in said) for name, said in shown.captions.items()
+            f"**{name}**\n" + "\n".join(f"- {text}" for text in texts)
+            for name, texts in shown.captions.items()
         ]
     write_text(path, "\n\n".join(lines) + "\n")
 
@@ -84,7 +85,7 @@ def write_html(drawn: RandomPictures, folder: Path, path: Path) -> None:
     figures = []
     for shown in drawn.pictures:
         columns = {"people": shown.human, **shown.captions}
-        said = "".join(
+        columns_html = "".join(
             f"<div><h3>{html.escape(name)}</h3><ul>"
             + "".join(f"<li>{html.escape(text.strip())}</li>" for text in texts)
             + "</ul></div>"
@@ -92,7 +93,7 @@ def write_html(drawn: RandomPictures, folder: Path, path: Path) -> None:
         )
         figures.append(
             f'<section><figure><img src="{_data_uri(_photograph(folder, shown))}" alt="">'
-            f"<figcaption>{shown.image_id}</figcaption></figure>{said}</section>"
+            f"<figcaption>{shown.image_id}</figcaption></figure>{columns_html}</section>"
         )
     title = f"{len(drawn.pictures)} pictures drawn at random from {drawn.split}"
     page = f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style><h1>{title}</h1>"

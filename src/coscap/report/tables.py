@@ -149,7 +149,7 @@ def self_cider(found: Sequence[Measured], budgets: Sequence[int]) -> str:
         rows.append([f"**{each.method.name}**", *(figure(each, name, 3, found[0]) for name in names)])
     blank = [""] * (len(head) - 2)
     rows += [
-        [f"{row['method']}, paper (of which captions is not said)", f"{row['self-CIDEr']:.2f}", *blank]
+        [f"{row['method']}, paper (does not say of which captions)", f"{row['self-CIDEr']:.2f}", *blank]
         for row in published_rows("self_cider")
     ]
     return table(head, rows)
