@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,31 @@ def test_files_of_different_pictures_are_refused(
     code, out, err = run(capsys, monkeypatch, "evaluate", short, bad, "-r", references)
     assert (code, out) == (2, "") and err.count("\n") == 1
     assert "do not cover the same pictures: 2 of the 60 of" in err
+
+
+def test_requests_that_make_no_sense_are_one_sentence(
+    files: tuple[Path, Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad, references = files
+    code, _, err = run(capsys, monkeypatch, "evaluate", good, good, "-r", references)
+    assert (code, "is given twice" in err, err.count("\n")) == (2, True, 1)
+    code, _, err = run(capsys, monkeypatch, "evaluate", good, bad, "-r", references, "--domains")
+    assert (code, "--domains takes one file" in err, err.count("\n")) == (2, True, 1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_not_defined_is_null_and_a_dash(
+    files: tuple[Path, Path, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad, references = files
+    options = ["-r", references, "--metrics", "diversity"]  # one caption an image has no mBLEU
+    code, out, err = run(capsys, monkeypatch, "evaluate", good, bad, *options, "--json", "-")
+    assert code == 0, err
+    values = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert values["differences"][str(bad)]["mBLEU-4-corpus"]["difference"] is None
+    assert values["systems"][str(good)]["intervals"]["self-CIDEr-references"] == [None, None]
+    code, out, _ = run(capsys, monkeypatch, "evaluate", good, *options)
+    assert re.search(r"mBLEU-4-corpus +│ +- │", out)
 
 
 def test_domains_are_parts_of_the_whole(

@@ -131,6 +131,11 @@ def evaluate(
     study = human is not None and is_study(human)
     if not files and (human is None or study):
         raise UserError("No captions were named; give a file of them, e.g. coscap evaluate samples.json.")
+    twice = [path for path in files if files.count(path) > 1]
+    if twice:
+        raise UserError(f"{twice[0]} is given twice; give the captions of two systems to compare them.")
+    if domains and len(files) != 1:
+        raise UserError("--domains takes one file of captions; evaluate the others by themselves.")
     given = {str(path): grouped(read_samples(path)) for path in files}
     if first is not None:
         given = {
@@ -174,8 +179,8 @@ def evaluate(
     else:
         ((name, one),) = found.items()
         parts = one.by_domain(domain_of) if domain_of is not None else {}
-        values = one.json(curves, resamples, seed)
-        if parts:
+        values = one.json(curves, resamples, seed) if json is not None else {}
+        if parts and json is not None:
             values["domains"] = {
                 domain: part.json(resamples=resamples, seed=seed) for domain, part in parts.items()
             }
@@ -241,9 +246,16 @@ def _write(json: str | None, values: dict[str, Any]) -> None:
     from coscap.files import write_json
 
     if json == "-":
-        typer.echo(format_json.dumps(values, ensure_ascii=False, indent=1))
+        typer.echo(format_json.dumps(_without_nan(values), ensure_ascii=False, indent=1))
     elif json is not None:
-        write_json(json, values, indent=1)
+        write_json(json, _without_nan(values), indent=1)
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN: what is not defined for these captions is null."""
+    if isinstance(value, dict):
+        return {key: _without_nan(each) for key, each in value.items()}
+    return None if isinstance(value, float) and value != value else value
 
 
 def _human(
@@ -305,9 +317,10 @@ def _compared(
 ) -> None:
     """The first system against each of the others."""
     from coscap.metrics.evaluation import compare
+    from coscap.metrics.intervals import RESAMPLES
 
     (base, first), *others = found.items()
-    changes = {name: compare(one, first, max(1, resamples), seed) for name, one in others}
+    changes = {name: compare(one, first, resamples or RESAMPLES, seed) for name, one in others}
     if json != "-":
         show_head(first, ", ".join(found), references, images)
         show_tables([compare_table(base, first, name, one, changes[name]) for name, one in others])

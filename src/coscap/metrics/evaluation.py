@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ class Evaluation:
     def images(self) -> int:
         return len(self.ids)
 
-    @property
+    @cached_property
     def values(self) -> dict[str, float]:
         return {name: value_of(figure) for name, figure in self.figures.items()}
 

@@ -259,12 +259,17 @@ def _json(
                 "run": shown(each.method.run.given),
                 "weights": each.method.run.weights,
                 "training": each.method.run.training,
-                "mean": each.mean,
-                "deviation": each.deviation,
-                "intervals": each.intervals,
-                "seeds": each.by_seed,
+                "mean": _defined(each.mean),
+                "deviation": _defined(each.deviation),
+                "intervals": {name: ends for name, ends in each.intervals.items() if ends[0] == ends[0]},
+                "seeds": [_defined(figures) for figures in each.by_seed],
             }
             for each in results.found
         ],
         "paper": tables.published(),
     }
+
+
+def _defined(figures: Mapping[str, float]) -> dict[str, float]:
+    """Without NaN, which JSON does not have: a figure that is not defined for these captions is left out."""
+    return {name: value for name, value in figures.items() if value == value}
