@@ -20,6 +20,7 @@ GUIDE = [
 PROGRAMS = ("coscap", "pip", "python", "make", "curl")
 _FENCE = re.compile(r"^```(\w*)\s*$")
 _REASON = re.compile(r"^<!-- not run: (.+) -->$")
+_PRINTED = "<!-- printed by the commands above -->"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Block:
     language: str
     text: str
     reason: str | None  # why it is not run
+    printed: bool = False  # whether the commands before it print it, line by line
 
     @property
     def place(self) -> str:
@@ -57,12 +59,12 @@ def pages() -> list[Path]:
 
 def blocks(page: Path) -> list[Block]:
     found: list[Block] = []
-    reason, start, language, inside = None, 0, "", []
+    reason, printed, start, language, inside = None, False, 0, "", []
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), start=1):
         fence = _FENCE.match(line)
         if start and line.startswith("```"):
-            found.append(Block(page, start, language, "\n".join(inside), reason))
-            start, reason = 0, None
+            found.append(Block(page, start, language, "\n".join(inside), reason, printed))
+            start, reason, printed = 0, None, False
         elif start:
             inside.append(line)
         elif fence:
@@ -70,7 +72,7 @@ def blocks(page: Path) -> list[Block]:
         elif told := _REASON.match(line.strip()):
             reason = told.group(1)
         elif line.strip():
-            reason = None  # it belongs to the very next block
+            reason, printed = None, line.strip() == _PRINTED  # they belong to the very next block
     assert not start, f"{page}: the block of line {start} has no end"
     return found
 
@@ -121,3 +123,31 @@ def links(page: Path) -> Iterator[str]:
 def anchors(page: Path) -> set[str]:
     titles = re.findall(r"^#+ (.+)$", prose(page), flags=re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def not_printed(wanted: str, printed: str, tolerance: float = 0.005) -> list[str]:
+    """Lines of `wanted` that are not among the printed ones; numbers may differ by rounding, spaces are free."""
+    lines = [_cells(line) for line in printed.splitlines()]
+
+    def same(one: list[str], other: list[str]) -> bool:
+        return len(one) == len(other) and all(
+            _alike(*pair, tolerance) for pair in zip(one, other, strict=True)
+        )
+
+    return [line for line in wanted.splitlines() if not any(same(_cells(line), other) for other in lines)]
+
+
+def _cells(line: str) -> list[str]:
+    return re.sub(r"[│┃]", " ", line).split()
+
+
+def _alike(one: str, other: str, tolerance: float) -> bool:
+    if one == other:
+        return True
+    numbers = [re.fullmatch(r"(\D*?)([\d,]*\.?\d+)(\D*)", text) for text in (one, other)]
+    if None in numbers:
+        return False
+    (a, x, b), (c, y, d) = (number.groups() for number in numbers if number is not None)
+    x, y = x.replace(",", ""), y.replace(",", "")
+    size = 10 ** -len(x.partition(".")[2]) if "." in x else 0.0
+    return (a, b) == (c, d) and abs(float(x) - float(y)) <= max(size, tolerance)

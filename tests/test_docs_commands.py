@@ -36,6 +36,7 @@ from docs_pages import (
     commands,
     inline_commands,
     links,
+    not_printed,
     pages,
     read_command,
 )
@@ -96,6 +97,7 @@ class Workspace:
 
     def _run(self, page: Path) -> str | None:
         names: dict[str, Any] = {"__name__": "docs"}
+        before = ""
         for block in blocks(page):
             said = io.StringIO()
             try:
@@ -108,6 +110,9 @@ class Workspace:
                         code = compile(block.text, block.place, "exec")
                         if not block.reason:
                             exec(code, names)
+                if block.printed and (missing := not_printed(block.text, before)):
+                    return f"{block.place} is not what the commands before it print:\n{before}\nnot printed: {missing}"
+                before = said.getvalue()
             except (Exception, SystemExit) as error:
                 kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
                 return f"{block.place}\n{said.getvalue()[-3000:]}\n{kind}{error}"
@@ -347,3 +352,10 @@ def test_a_broken_command_is_found(tmp_path: Path) -> None:
     block = Block(ROOT / "README.md", 1, "sh", "coscap caption nowhere.jpg", None)
     with pytest.raises(UserError, match=r"nowhere\.jpg does not exist"):
         space.run(next(commands(block)))
+
+
+def test_what_a_page_prints_is_compared_with_a_tolerance() -> None:
+    printed = "samples.json: 10 captions\n│ CIDEr  │  0.4623 ±.410 │\n│ unique │ 90.0 │\n"
+    assert not not_printed("samples.json: 10 captions\n│ CIDEr │ 0.4627 ±.411 │", printed)
+    assert not_printed("│ CIDEr │ 0.4823 ±.410 │\n│ unique │ 90.0 │", printed) == ["│ CIDEr │ 0.4823 ±.410 │"]
+    assert not_printed("│ Div-1 │ 90.0 │", printed) and not_printed("samples.json: 11 captions", printed)

@@ -11,7 +11,8 @@ import pytest
 
 from coscap.cli.main import main
 from coscap.errors import UserError
-from coscap.metrics import evaluate, report
+from coscap.metrics import evaluate, spice
+from coscap.metrics.meteor import scorer
 from coscap.metrics.references import coco_captions, read_references, read_samples
 
 DEMO = Path(__file__).parent / "data" / "metrics_demo.json.gz"
@@ -204,8 +205,8 @@ def test_what_is_not_installed_is_a_note_unless_it_was_named(monkeypatch: pytest
     def missing(*_: object) -> Any:
         raise UserError("install it.")
 
-    monkeypatch.setattr(report, "_meteor", missing)
-    monkeypatch.setattr(report, "_spice", missing)
+    monkeypatch.setattr(scorer, "open_tables", missing)
+    monkeypatch.setattr(spice, "_installed", missing)
     samples, references = {1: ["a dog"], 2: ["a cat"]}, {1: ["a dog"], 2: ["a cat"]}
     found = evaluate(samples, references)
     assert found.notes == ("METEOR is left out: install it.", "SPICE is left out: install it.")
@@ -217,17 +218,17 @@ def test_what_is_not_installed_is_a_note_unless_it_was_named(monkeypatch: pytest
 def test_metrics_on_lists_score_equal_captions_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def score(captions: list[str], references: list[list[str]]) -> tuple[float, list[float]]:
+    def score(captions: list[str], references: list[list[str]], cache: None) -> tuple[float, list[float]]:
         asked.extend(captions)
         assert len(captions) == len(references)
         return 0.25, [float(len(caption)) for caption in captions]
 
-    monkeypatch.setattr(report, "_meteor", lambda: score)
-    found = evaluate({1: ["aa", "b", "aa"], 2: ["b", "b", "ccc"]}, {1: ["aa"], 2: ["b"]}, metrics=["meteor"])
+    monkeypatch.setattr(spice, "score", score)
+    found = evaluate({1: ["aa", "b", "aa"], 2: ["b", "b", "ccc"]}, {1: ["aa"], 2: ["b"]}, metrics=["spice"])
     assert sorted(asked) == ["aa", "b", "b", "ccc"]
-    assert found.accuracy["METEOR"] == 0.25
-    assert found.average["METEOR"] == pytest.approx(((2 + 1 + 2) / 3 + (1 + 1 + 3) / 3) / 2)
-    assert found.oracle["METEOR"] == pytest.approx((2 + 3) / 2)
+    assert found.accuracy["SPICE"] == pytest.approx((2 + 1) / 2)
+    assert found.average["SPICE"] == pytest.approx(((2 + 1 + 2) / 3 + (1 + 1 + 3) / 3) / 2)
+    assert found.oracle["SPICE"] == pytest.approx((2 + 3) / 2)
 
 
 def test_evaluate_takes_rows_and_mappings() -> None:
@@ -237,7 +238,7 @@ def test_evaluate_takes_rows_and_mappings() -> None:
     )
     pairs = [(image, caption) for image, group in references.items() for caption in group]
     found = evaluate(samples, {"annotations": rows(*pairs)}, metrics=["cider"])
-    assert found == evaluate({1: ["a dog"], 2: ["two cats"]}, references, metrics=["cider"])
+    assert found.values == evaluate({1: ["a dog"], 2: ["two cats"]}, references, metrics=["cider"]).values
     with pytest.raises(UserError, match="the samples have no list of captions"):
         evaluate({1: "a dog"}, references)
 
@@ -366,3 +367,22 @@ def test_rerank_refuses_an_infinite_likelihood(
     samples, out = write(tmp_path / "s.json", [row]), tmp_path / "best.json"
     code, _, complaint = run(capsys, monkeypatch, "rerank", samples, "--by", "likelihood", "--out", out)
     assert code == 2 and "1 of 1 captions" in complaint and not out.exists()
+
+
+def test_an_output_that_is_an_input_is_refused(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`rerank s.json --keep 1 --out s.json` would turn many captions into few."""
+    rated = [{**row, "log_probability": -1.0} for row in rows((1, "a dog"), (1, "a cat"))]
+    samples = write(tmp_path / "s.json", rated)
+    train = write(tmp_path / "train.json", rows((11, "a dog"), (12, "a dog here")))
+    (tmp_path / "link.json").symlink_to(samples)
+    before = {path: path.read_bytes() for path in (samples, train, store)}
+    command = ["rerank", samples, "--keep", 1, "--by", "likelihood", "--regions", store, "--train", train]
+    for out in (samples, tmp_path / "link.json", train, store, tmp_path / "." / "s.json"):
+        code, _, err = run(capsys, monkeypatch, *command, "--out", out)
+        assert (code, "would be overwritten" in err, err.count("\n")) == (2, True, 1)
+    code, _, err = run(capsys, monkeypatch, "evaluate", samples, "-r", train, "--json", samples)
+    assert (code, "would be overwritten" in err) == (2, True)
+    assert {path: path.read_bytes() for path in before} == before
+    assert run(capsys, monkeypatch, *command, "--out", tmp_path / "best.json")[0] == 0

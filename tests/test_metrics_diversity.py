@@ -10,10 +10,11 @@ from pycocoevalcap.bleu.bleu import Bleu
 from pycocoevalcap.cider.cider_scorer import CiderScorer
 
 from coscap.metrics import (
+    METRICS,
     div_n,
-    diversity_of,
     mbleu4,
     mean_length,
+    measure,
     novel,
     self_cider,
     unique,
@@ -102,7 +103,8 @@ def test_self_cider_of_equal_and_of_unlike_captions() -> None:
 
 
 def test_all_of_them_by_name(human: list[list[str]]) -> None:
-    named = diversity_of(human, human, human[:30])
+    names = [metric.name for metric in METRICS if metric.group == "diversity"]
+    named = measure(names, human, human, human[:30], tokenised=True)
     assert named["novel"] == len({c for g in human[30:] for c in g} - {c for g in human[:30] for c in g})
     assert 0 < named["mBLEU-4-corpus"] < 1
     assert set(named) == {

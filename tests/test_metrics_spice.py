@@ -172,3 +172,44 @@ def test_cache_in_use_is_a_sentence(home: Path, tmp_path: Path, monkeypatch: pyt
 def test_lengths_must_agree() -> None:
     with pytest.raises(UserError, match="2 captions and references for 1"):
         spice.score(["a", "b"], [["a"]])
+
+
+# Tuples are words; what is given as references is merged, and a tuple is true if the one caption has it.
+TUPLES = """
+import json, sys
+arguments = sys.argv
+assert "-detailed" in arguments
+entries = json.load(open(arguments[arguments.index("edu.anu.spice.SpiceScorer") + 1]))
+results = []
+for entry in entries:
+    merged = sorted({word for text in entry["refs"] for word in text.split()})
+    own = entry["test"].split()
+    tuples = [{"tuple": [word], "truth_value": word in own} for word in merged]
+    results.append({"image_id": entry["image_id"], "scores": {"All": {"f": 0}}, "ref_tuples": tuples})
+json.dump(results, open(arguments[arguments.index("-out") + 1], "w"))
+"""
+
+
+def test_graphs_of_a_set_are_merged(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = _java(tmp_path / "java", TUPLES)
+    monkeypatch.setattr(spice, "find_java", lambda: program)
+    pictures = [["dog grass", "dog ball"], ["cat", ""], ["", ""]]
+    references = [["dog runs", "grass runs", "tree"], ["cat"], ["cat"]]
+    # dog, grass of dog, grass, ball; dog, grass of dog, runs, grass, tree
+    precision, recall = 2 / 3, 2 / 4
+    wanted = 2 * precision * recall / (precision + recall)
+    assert spice.score_sets(pictures, references) == pytest.approx([wanted, 1.0, 0.0])
+    assert spice.score_sets([["dog grass"] * 3], [["dog"]]) == pytest.approx([2 / 3])
+
+
+@pytest.mark.skipif(
+    not (spice.spice_home() / "lib" / "spice-1.0.jar").is_file() or spice.find_java() is None,
+    reason="needs Java and SPICE's jars",
+)
+def test_of_one_caption_it_is_spice(tmp_path: Path) -> None:
+    captions, references = (
+        ["a brown dog runs on green grass"],
+        [["a dog is running", "a brown puppy on grass"]],
+    )
+    _, alone = spice.score(captions, references, cache=tmp_path)
+    assert spice.score_sets([captions], references, cache=tmp_path) == pytest.approx(alone)

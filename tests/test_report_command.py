@@ -2,8 +2,10 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -12,8 +14,11 @@ from typer.testing import CliRunner
 from coscap.cli.main import app
 from coscap.data import open_prepared
 from coscap.errors import UserError
+from coscap.metrics.intervals import mean
 from coscap.models import build_model, preset, save_pretrained
-from coscap.report import sampling
+from coscap.report import figures as figures_of_page
+from coscap.report import sampling, tables
+from coscap.report.build import Measured, methods
 from coscap.report.runs import open_run, open_runs
 from coscap.vision.store import RegionStore
 from search_tiny import one_thread as one_thread
@@ -97,7 +102,7 @@ def test_tables_figures_and_numbers_of_every_kind_of_run(made: Path) -> None:
     reached = next(line for line in lines if line.startswith("| `oracle/6/CIDEr` | -1 |"))
     assert reached.count("✓") == 5
     assert "✓" not in next(line for line in lines if line.startswith("| `consensus/6/CIDEr` | 99 |"))
-    told = json.loads((made / "results.json").read_text())
+    told = json.loads((made / "results.json").read_text(), parse_constant=lambda name: pytest.fail(name))
     assert [each["role"] for each in told["methods"]] == ["pseudo", "paired", "seq_cvae", "beam", "diverse"]
     first = told["methods"][0]
     assert len(first["seeds"]) == 2 and first["training"]["pseudo weight"] == 0.2
@@ -105,6 +110,10 @@ def test_tables_figures_and_numbers_of_every_kind_of_run(made: Path) -> None:
     assert first["mean"]["oracle/6/CIDEr"] == pytest.approx((one + other) / 2)
     assert first["deviation"]["oracle/6/CIDEr"] == pytest.approx(abs(one - other) / 2**0.5)
     assert told["methods"][3]["deviation"] == {}  # a beam has no seeds
+    low, high = first["intervals"]["oracle/6/CIDEr"]
+    assert low < first["mean"]["oracle/6/CIDEr"] < high
+    assert f"{first['mean']['oracle/6/CIDEr']:.3f} ± {(high - low) / 2:.3f}" in page
+    assert '<span style="color:gray">' in page and "| best 5 of 6 |" in page
     assert len(told["order"]) == 3
 
 
@@ -126,7 +135,7 @@ def test_the_commands_on_the_page_give_its_numbers(made: Path, world: Path, tmp_
 
     run("sample", str(world / "pseudo"), *place, "--split", "validation", "-n", "6", "--seed", "1",
         "--latent-temperature", "0.8", "--out", str(samples), "--device", "cpu")  # fmt: skip
-    run("evaluate", str(samples), "-r", references, "--metrics", "bleu,cider,rouge,diversity",
+    run("evaluate", str(samples), "-r", references, "--metrics", "bleu,cider,rouge,diversity,chair",
         "--json", str(tmp_path / "all.json"))  # fmt: skip
     run("rerank", str(samples), "--regions", str(world / "regions.h5"), "--train", str(world / "data"),
         "--distinct", "--keep", "5", "--out", str(best))  # fmt: skip
@@ -138,10 +147,16 @@ def test_the_commands_on_the_page_give_its_numbers(made: Path, world: Path, tmp_
         assert figures[f"oracle/6/{metric}"] == pytest.approx(everything["oracle"][metric], abs=1e-12)
         assert figures[f"worst/6/{metric}"] == pytest.approx(everything["worst"][metric], abs=1e-12)
         assert figures[f"consensus/6/{metric}"] == pytest.approx(five[metric], abs=1e-12)
-    assert figures["unique/6"] == pytest.approx(everything["diversity"]["unique"])
+    assert figures["all/6/unique"] == pytest.approx(everything["diversity"]["unique"])
     for metric in ("Div-1", "Div-2", "novel", "mBLEU-4-corpus", "mBLEU-4-picture"):
         assert figures[f"best5/6/{metric}"] == pytest.approx(five["diversity"][metric], abs=1e-12)
-    assert figures["best5/6/self-CIDEr"] == pytest.approx(five["diversity"]["self-CIDEr-references"])
+    assert figures["best5/6/self-CIDEr-references"] == pytest.approx(
+        five["diversity"]["self-CIDEr-references"]
+    )
+    for metric in ("CHAIR-i", "CHAIR-s", "CHAIR-free"):
+        assert figures[f"all/6/{metric}"] == pytest.approx(
+            everything["chair"][metric], abs=1e-12, nan_ok=True
+        )
 
 
 def test_random_pictures_are_told_with_people_and_every_run(made: Path) -> None:
@@ -157,7 +172,7 @@ def test_what_was_drawn_is_kept_and_gone_on_with(
     drawn: list[int] = []
     search = sampling.Sampler._search
 
-    def counted(self: sampling.Sampler, wanted: sampling.Wanted, pictures: list[int]) -> list[list[str]]:
+    def counted(self: sampling.Sampler, wanted: sampling.SampleSet, pictures: list[int]) -> list[list[str]]:
         drawn.extend(pictures)
         return search(self, wanted, pictures)
 
@@ -173,6 +188,37 @@ def test_what_was_drawn_is_kept_and_gone_on_with(
     assert kept.read_bytes() == whole
     report(world, tmp_path, ["seq"])  # another model: other files, so nothing is mixed up
     assert len(drawn) == len(lines) - 2 + 2 * len(lines)
+
+
+def test_a_kind_that_the_paper_does_not_have_is_called_by_its_own_name(world: Path, tmp_path: Path) -> None:
+    """Tables, figures and the order take any kind of model; only the paper's rows are missing."""
+    (tmp_path / "nbt").mkdir()
+    config = json.loads((world / "updown" / "best" / "config.json").read_text())
+    config["model"]["kind"] = "nbt"
+    (tmp_path / "nbt" / "config.json").write_text(json.dumps(config))
+    run = open_run(str(tmp_path / "nbt"))
+    assert (run.name, run.role) == ("nbt", "nbt")
+    measured = []
+    for method in methods([run, replace(run, name="nbt, beam", has_latents=False)], 2, 1):
+        figures = {f"{kind}/2/CIDEr": mean(np.arange(4.0)) for kind in ("oracle", "average", "worst")}
+        measured.append(Measured.of(method, [figures], 4))
+    assert [each.method.role for each in measured] == ["nbt", "nbt, beam", "nbt, diverse"]
+    assert "| **nbt** |" in tables.oracle(measured, 2) and "COS-CVAE, paper" in tables.oracle(measured, 20)
+    assert tables.checks(measured, 2) == []
+    assert figures_of_page.by_samples(measured, (2,), tmp_path / "cider").is_file()
+
+
+def test_a_difference_inside_its_interval_is_grey(world: Path) -> None:
+    run = open_run(str(world / "paired"))
+    values = np.random.default_rng(0).normal(size=200)
+    (method,) = methods([run], 2, 1)
+    base, same, better = (
+        Measured.of(method, [{"x": mean(each)}], 200)
+        for each in (values, values[::-1].copy(), values + 0.1 + 0.01 * values[::-1])
+    )
+    assert tables.figure(same, "x", 3, base).startswith('<span style="color:gray">')
+    assert "≈" in tables.figure(same, "x", 3, base) and "≈" not in tables.figure(better, "x", 3, base)
+    assert "≈" not in tables.figure(base, "x", 3, base)
 
 
 def test_runs_have_names_and_roles(world: Path) -> None:

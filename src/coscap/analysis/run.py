@@ -19,8 +19,7 @@ from coscap.data.batch import RegionBatch
 from coscap.errors import UserError
 from coscap.metrics.words import token_groups
 from coscap.models.latents import Latents
-from coscap.report.runs import open_run
-from coscap.report.stores import Stores
+from coscap.report.runs import Stores, open_run
 from coscap.vision.detectors import load_detector
 from coscap.vision.pictures import open_picture
 

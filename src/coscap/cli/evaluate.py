@@ -1,28 +1,28 @@
-"""`coscap evaluate`: every metric of a file of captions."""
+"""`coscap evaluate`: every metric of a file of captions; two systems compared; metrics compared with people."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coscap.cli.evaluate_tables import agreement_table, compare_table, show, show_head, show_tables
 from coscap.errors import UserError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from coscap.metrics.report import Report
-
-_NUMBERS = (1, 5, 10, 20, 50, 100)  # the n of which the table of novel objects has a row
+    from coscap.metrics.evaluation import Evaluation
+    from coscap.metrics.human import Agreement
 
 
 def evaluate(
     samples: Annotated[
-        Path,
+        list[Path] | None,
         typer.Argument(
             help="Captions to evaluate: COCO results JSON or JSONL, rows with image_id and caption; several "
-            "rows an image are several samples, e.g. samples.json"
+            "rows an image are several samples, e.g. samples.json. Further files are compared with the first.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     references: Annotated[
         str,
         typer.Option(
@@ -31,7 +31,7 @@ def evaluate(
             help="coco:val2014, coco:train2014, coco:2014 (both), a COCO captions file, or a prepared folder "
             "and its split, e.g. --references data/coco:test",
         ),
-    ],
+    ] = ...,  # type: ignore[assignment]
     train: Annotated[
         str | None,
         typer.Option(
@@ -42,14 +42,49 @@ def evaluate(
     metrics: Annotated[
         str | None,
         typer.Option(
-            help="Only these of bleu, meteor, rouge, cider, spice, diversity, novel_objects, "
-            "e.g. --metrics bleu,cider"
+            help="Only these of bleu, meteor, rouge, cider, spice, allspice, diversity, chair, content, "
+            "novel_objects, e.g. --metrics bleu,cider"
         ),
     ] = None,
     first: Annotated[
         int | None,
         typer.Option("--first", "-n", min=1, help="Only the first captions of each image, e.g. --first 5"),
     ] = None,
+    resamples: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Resamples of pictures for the intervals; 0 for none, e.g. --resamples 10000"
+        ),
+    ] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Of the resamples, e.g. --seed 1")] = 0,
+    domains: Annotated[
+        bool,
+        typer.Option(
+            "--domains",
+            help="Also the scores of each domain, where the references say them, as those of nocaps do.",
+        ),
+    ] = False,
+    human: Annotated[
+        Path | None,
+        typer.Option(
+            help="How far metrics agree with these ratings: Flickr8k's or Composite's files, rows with a rating, or "
+            "the CSV of `coscap serve --study`, e.g. --human ExpertAnnotations.txt"
+        ),
+    ] = None,
+    instances: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="COCO instance annotations: what they show counts as there for CHAIR; may be repeated, "
+            "e.g. --instances instances_val2014.json"
+        ),
+    ] = None,
+    chair_words: Annotated[
+        str,
+        typer.Option(
+            help="Which words name objects for CHAIR: as in the published script (official), all words of coscap's "
+            "list (coco), or a list of classes of your own, e.g. --chair-words classes.yaml"
+        ),
+    ] = "official",
     objects: Annotated[
         Path | None,
         typer.Option(
@@ -75,38 +110,86 @@ def evaluate(
         typer.Option(help="The folder that keeps SPICE's parses, e.g. --spice-cache ~/spice-cache"),
     ] = None,
 ) -> None:
-    """Measure captions: accuracy, and with several captions an image oracle scores and diversity too.
+    """Measure captions: accuracy, hallucination, and with several captions an image oracle scores and diversity too.
 
-    BLEU, METEOR, ROUGE-L and CIDEr are the official ones, without Java; SPICE needs Java.
+    BLEU, METEOR, ROUGE-L and CIDEr are the official ones, without Java; SPICE needs Java. With two files, the second is
+    compared with the first on the same pictures: differences with their intervals.
 
     Example: coscap evaluate samples.json --references coco:val2014 --train coco:train2014 --json scores.json
     """
-    from coscap.files import write_json
-    from coscap.metrics.references import grouped, read_samples
-    from coscap.metrics.report import evaluate as measure
+    from coscap.metrics.chair import ObjectWords, read_instances
+    from coscap.metrics.evaluation import choose
+    from coscap.metrics.evaluation import evaluate as measure
+    from coscap.metrics.human import is_study
+    from coscap.metrics.references import grouped, read_domains, read_samples
+    from coscap.text import load_classes
 
-    given = grouped(read_samples(samples))
+    files = samples or []
+    if json not in (None, "-"):
+        refuse_overwriting(Path(str(json)), [*files, Path(references), *([human] if human else [])], "--json")
+    chosen = choose(metrics)
+    study = human is not None and is_study(human)
+    if not files and (human is None or study):
+        raise UserError("No captions were named; give a file of them, e.g. coscap evaluate samples.json.")
+    twice = [path for path in files if files.count(path) > 1]
+    if twice:
+        raise UserError(f"{twice[0]} is given twice; give the captions of two systems to compare them.")
+    if domains and len(files) != 1:
+        raise UserError("--domains takes one file of captions; evaluate the others by themselves.")
+    given = {str(path): grouped(read_samples(path)) for path in files}
     if first is not None:
-        given = {image: captions[:first] for image, captions in given.items()}
+        given = {
+            name: {image: captions[:first] for image, captions in group.items()}
+            for name, group in given.items()
+        }
+    _check_same_pictures(given)
     wanted = captions_of(references, "test")
-    report = measure(
-        given,
-        wanted,
-        metrics=metrics,
-        train=captions_of(train, "train") if train is not None else None,
-        objects=_objects(objects) if objects is not None else None,
-        tokenised=tokenised,
-        allow_empty=allow_empty,
-        spice_cache=spice_cache,
-        names=(str(samples), references),
-    )
-    if json == "-":
-        _print_json(report.json(curves))
+    if human is not None and not study:
+        if files:
+            raise UserError(f"{human} has captions of its own; leave out {files[0]}.")
+        _human(human, wanted, references, chosen, metrics is not None, spice_cache, json)
+        return
+    words = ObjectWords.official() if chair_words == "official" else ObjectWords.of(load_classes(chair_words))
+    there: dict[Any, set[str]] = {}
+    for path in instances or []:
+        for image, classes in read_instances(path, words).items():
+            there[image] = there.get(image, set()) | classes
+    domain_of = read_domains(references) if domains else None
+    training = captions_of(train, "train") if train is not None else None
+    found = {
+        name: measure(
+            group,
+            wanted,
+            metrics=metrics,
+            train=training,
+            objects=_objects(objects) if objects is not None else None,
+            instances=there if instances else None,
+            chair_words=words,
+            tokenised=tokenised,
+            allow_empty=allow_empty,
+            spice_cache=spice_cache,
+            names=(name, references),
+        )
+        for name, group in given.items()
+    }
+    if study and human is not None:
+        _study(human, found, json)
+    elif len(found) > 1:
+        _compared(found, resamples, seed, json, curves, references, len(wanted))
     else:
-        _show(report, str(samples), references, len(wanted))
-        if json is not None:
-            write_json(json, report.json(curves), indent=1)
-    for note in report.notes:
+        ((name, one),) = found.items()
+        parts = one.by_domain(domain_of) if domain_of is not None else {}
+        values = one.json(curves, resamples, seed) if json is not None else {}
+        if parts and json is not None:
+            values["domains"] = {
+                domain: part.json(resamples=resamples, seed=seed) for domain, part in parts.items()
+            }
+        if json != "-":
+            show(
+                one, name, references, len(wanted), one.intervals(resamples, seed) if resamples else {}, parts
+            )
+        _write(json, values)
+    for note in dict.fromkeys(note for one in found.values() for note in one.notes):
         typer.echo(f"note: {note}", err=True)
 
 
@@ -123,6 +206,27 @@ def captions_of(name: str, split: str) -> dict[Any, list[str]]:
     return read_references(name)
 
 
+def refuse_overwriting(out: Path, inputs: Sequence[Path], option: str) -> None:
+    """An output that is one of the inputs would replace what the user has."""
+    for path in inputs:
+        if path.exists() and out.exists() and path.samefile(out):
+            raise UserError(
+                f"{option} {out} is an input ({path}) and would be overwritten; name another file."
+            )
+
+
+def _check_same_pictures(given: Mapping[str, Mapping[Any, Any]]) -> None:
+    (one, mine), *others = given.items() if given else [("", {})]
+    for other, theirs in others:
+        for here, there, name, without in ((mine, theirs, one, other), (theirs, mine, other, one)):
+            lost = [image for image in here if image not in there]
+            if lost:
+                raise UserError(
+                    f"{one} and {other} do not cover the same pictures: {len(lost):,} of the {len(here):,} of "
+                    f"{name} are not in {without} (first: {lost[0]!r}); cut both to the pictures that they share."
+                )
+
+
 def _objects(path: Path) -> dict[str, list[str]]:
     from coscap.files import read_json
 
@@ -136,77 +240,101 @@ def _objects(path: Path) -> dict[str, list[str]]:
     return {name: [word.lower() for word in words] for name, words in content.items()}
 
 
-def _print_json(values: dict[str, Any]) -> None:
-    import json
+def _write(json: str | None, values: dict[str, Any]) -> None:
+    import json as format_json
 
-    typer.echo(json.dumps(values, ensure_ascii=False, indent=1))
+    from coscap.files import write_json
 
-
-def _show(report: "Report", samples: str, references: str, images: int) -> None:
-    from rich.console import Console
-
-    console = Console()
-    console.print(
-        f"{samples}: {report.captions:,} captions of {report.images:,} images; "
-        f"references: {references} ({images:,} images)",
-        highlight=False,
-        soft_wrap=True,
-    )
-    for table in _tables(report):
-        console.print(table)
+    if json == "-":
+        typer.echo(format_json.dumps(_without_nan(values), ensure_ascii=False, indent=1))
+    elif json is not None:
+        write_json(json, _without_nan(values), indent=1)
 
 
-def _tables(report: "Report") -> list["Table"]:
-    """One row a metric, so that all of them fit into a narrow terminal."""
-    tables = []
-    if report.accuracy:
-        columns = {"": report.accuracy}
-        if report.curves:
-            columns = {
-                "first caption": report.accuracy,
-                f"oracle of {report.samples}": report.oracle,
-                "average": report.average,
-                "worst": report.worst,
-            }
-        rows = [[name, *(f"{values[name]:.4f}" for values in columns.values())] for name in report.accuracy]
-        tables.append(_table("Accuracy", list(columns), rows))
-        if report.curves and {"BLEU-1", "METEOR"} & set(report.accuracy):
-            tables[
-                -1
-            ].caption = "BLEU, METEOR: of all first captions together; elsewhere means of single captions"
-            tables[-1].caption_justify = "left"
-    if report.diversity:
-        figures = [[name, _figure(name, value)] for name, value in report.diversity.items()]
-        tables.append(_table("Diversity", [""], figures))
-    if report.objects is not None:
-        scores = report.objects
-        most = scores.f1.shape[1]
-        numbers = sorted({*(n for n in _NUMBERS if n < most), most})
-        lines = [*zip(scores.objects, scores.f1, strict=True), ("average", scores.average)]
-        rows = [
-            [name, *("-" if line[n - 1] != line[n - 1] else f"{line[n - 1]:.1f}" for n in numbers)]
-            for name, line in lines
-        ]
-        title = "Novel objects: F1 in %, named by any of the first n captions"
-        tables.append(_table(title, [f"n = {n}" for n in numbers], rows))
-    return tables
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN: what is not defined for these captions is null."""
+    if isinstance(value, dict):
+        return {key: _without_nan(each) for key, each in value.items()}
+    return None if isinstance(value, float) and value != value else value
 
 
-def _table(title: str, columns: list[str], rows: list[list[str]]) -> "Table":
-    from rich.table import Table
+def _human(
+    path: Path,
+    references: dict[Any, list[str]],
+    name: str,
+    chosen: Any,
+    named: bool,
+    cache: Path | None,
+    json: str | None,
+) -> None:
+    """Metrics of captions against ratings of captions."""
+    from coscap.metrics.human import caption_agreement, read_ratings
 
-    table = Table(title=title, title_justify="left", show_header=any(columns))
-    table.add_column("")
-    for column in columns:
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    return table
+    rated = read_ratings(path, references, name)
+    found: dict[str, Agreement] = {}
+    for metric in chosen:
+        try:
+            found |= caption_agreement(rated, references, [metric], cache)
+        except UserError as error:
+            if named:
+                raise
+            typer.echo(f"note: {metric.name} is left out: {error}", err=True)
+    count = sum(map(len, rated.captions.values()))
+    title = f"{path.name}: {count:,} rated captions of {len(rated.captions):,} images"
+    if json != "-":
+        typer.echo(title)
+        show_tables([agreement_table({"": found})])
+    _write(json, {name: vars(each) for name, each in found.items()})
 
 
-def _figure(name: str, value: float) -> str:
-    if value != value:
-        return "-"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:.1f}" if name in ("unique", "novel-percent") else f"{value:.3f}"
+def _study(path: Path, systems: "Mapping[str, Evaluation]", json: str | None) -> None:
+    """Figures of each picture's captions against a study's ratings of them."""
+    from coscap.metrics.human import read_study_ratings, study_agreement
+
+    stems = [Path(name).stem for name in systems]
+    named = {
+        stem if stems.count(stem) == 1 else f"{Path(name).resolve().parent.name}/{stem}": found
+        for stem, (name, found) in zip(stems, systems.items(), strict=True)
+    }
+    rows = read_study_ratings(path, next(iter(systems.values())).ids)
+    found = study_agreement(rows, named, str(path))
+    measures = ("accuracy", "diversity")
+    columns = {measure: {name: each[measure] for name, each in found.items()} for measure in measures}
+    if json != "-":
+        typer.echo(f"{path.name}: {len(rows):,} ratings of {len(systems)} methods")
+        show_tables([agreement_table(columns)])
+    _write(json, {name: {kind: vars(one) for kind, one in each.items()} for name, each in found.items()})
+
+
+def _compared(
+    found: "Mapping[str, Evaluation]",
+    resamples: int,
+    seed: int,
+    json: str | None,
+    curves: bool,
+    references: str,
+    images: int,
+) -> None:
+    """The first system against each of the others."""
+    from coscap.metrics.evaluation import compare
+    from coscap.metrics.intervals import RESAMPLES
+
+    (base, first), *others = found.items()
+    changes = {name: compare(one, first, resamples or RESAMPLES, seed) for name, one in others}
+    if json != "-":
+        show_head(first, ", ".join(found), references, images)
+        show_tables([compare_table(base, first, name, one, changes[name]) for name, one in others])
+        if len({one.samples for one in found.values()}) > 1:
+            typer.echo(
+                "note: the files have different numbers of captions an image; an oracle of more is higher by "
+                "construction (--first cuts).",
+                err=True,
+            )
+    values = {
+        "systems": {name: one.json(curves, resamples, seed) for name, one in found.items()},
+        "differences": {
+            name: {figure: vars(each) | {"clear": each.clear} for figure, each in one.items()}
+            for name, one in changes.items()
+        },
+    }
+    _write(json, values)

@@ -115,14 +115,15 @@ def report(
 ) -> None:
     """Measure runs as the paper does, and write its tables and figures beside the published numbers.
 
-    Best of 20 and 100 captions, consensus re-ranking, diversity, average and worst, and, on held-out data, novel
-    objects; mean and deviation over seeds. A run without latents (UpDown) is searched with beam and diverse beam.
-    Captions are kept in --work, so a second call, or one after an interruption, draws only what is missing.
+    Best of 20 and 100 captions, consensus re-ranking, diversity, hallucinated objects, average and worst, and, on
+    held-out data, novel objects; intervals over pictures, deviation over seeds. A run without latents (UpDown) is
+    searched with beam and diverse beam. Captions are kept in --work, so a second call, or one after an interruption,
+    draws only what is missing.
 
     Example: coscap report runs/small runs/small-paired --data coco --regions regions.h5 --out docs/results
     """
     from coscap.errors import UserError
-    from coscap.report.build import Options, build
+    from coscap.report.build import ReportOptions, build
     from coscap.report.page import write_report
     from coscap.report.random_page import draw_random, write_html, write_random
     from coscap.training.distributed import choose_device
@@ -130,7 +131,7 @@ def report(
     if html is not None and (pictures is None or not random):
         raise UserError("--html needs --random and --pictures, the folder of the photographs.")
     goals = _goals(goal or [])
-    options = Options(
+    options = ReportOptions(
         runs=tuple(runs),
         data=data,
         regions=tuple(regions),

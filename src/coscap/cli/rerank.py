@@ -9,24 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coscap.cli.evaluate import captions_of
+from coscap.cli.evaluate import captions_of, refuse_overwriting
 from coscap.errors import UserError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from coscap.metrics.references import Row
-    from coscap.vision.published import Store
 
 
-class By(StrEnum):
+class RankBy(StrEnum):
     cider = "cider"
     bleu = "bleu"
     likelihood = "likelihood"
 
 
-class Missing(StrEnum):
+class MissingRegions(StrEnum):
     error = "error"
     drop = "drop"
     keep = "keep"
@@ -43,12 +39,12 @@ def rerank(
         Path, typer.Option("--out", "-o", help="The file to write, best captions first, e.g. --out best.json")
     ],
     by: Annotated[
-        By,
+        RankBy,
         typer.Option(
             help="Agreement with captions of similar training pictures, by CIDEr or by BLEU's n-grams; or the "
             "model's own log_probability, e.g. --by likelihood"
         ),
-    ] = By.cider,
+    ] = RankBy.cider,
     regions: Annotated[
         list[Path] | None,
         typer.Option(
@@ -70,7 +66,10 @@ def rerank(
         bool, typer.Option("--distinct", help="Keep a caption that was drawn several times only once.")
     ] = False,
     neighbours: Annotated[
-        int, typer.Option(min=1, help="How many similar training pictures speak, e.g. --neighbours 60")
+        int,
+        typer.Option(
+            min=1, help="How many similar training pictures are compared with, e.g. --neighbours 60"
+        ),
     ] = 60,
     best: Annotated[
         int | None,
@@ -87,12 +86,12 @@ def rerank(
         ),
     ] = None,
     missing: Annotated[
-        Missing,
+        MissingRegions,
         typer.Option(
             help="Captioned pictures that have no regions: stop (error), leave them out (drop) or keep their "
             "captions in the given order (keep), e.g. --missing drop"
         ),
-    ] = Missing.error,
+    ] = MissingRegions.error,
     threads: Annotated[
         int | None,
         typer.Option(
@@ -110,11 +109,13 @@ def rerank(
     from coscap.files import write_json
     from coscap.metrics.references import read_samples
 
+    inputs = [samples, *(regions or []), *(Path(name) for name in (train, frequencies) if name is not None)]
+    refuse_overwriting(out, inputs, "--out")
     rows = read_samples(samples)
     pictures: dict[Any, list[Row]] = {}
     for row in rows:
         pictures.setdefault(row.image_id, []).append(row)
-    if by is By.likelihood:
+    if by is RankBy.likelihood:
         scores: dict[Any, Sequence[float]] = _likelihoods(samples, pictures)
         field = None
     else:
@@ -127,7 +128,7 @@ def rerank(
         )
         field = "consensus"
     write_json(out, list(_ranked(pictures, scores, keep, distinct, missing, field)))
-    kept = sum(1 for image in pictures if image in scores or missing is Missing.keep)
+    kept = sum(1 for image in pictures if image in scores or missing is MissingRegions.keep)
     typer.echo(f"{out}: captions of {kept:,} images, best first by {by}")
 
 
@@ -152,20 +153,21 @@ def _consensus(
     regions: list[Path],
     train: str,
     frequencies: str | None,
-    by: By,
+    by: RankBy,
     neighbours: int,
     best: int | None,
-    missing: Missing,
+    missing: MissingRegions,
     threads: int | None,
 ) -> dict[Any, Sequence[float]]:
     """The consensus score of each caption of the pictures that have regions."""
     from coscap.metrics.consensus import Consensus, nearest
     from coscap.metrics.words import token_groups
+    from coscap.report.runs import Stores
 
-    store = _Stores(regions)
+    store = Stores(regions)
     known = [image for image in pictures if image in store]
     absent = [image for image in pictures if image not in store]
-    if absent and (missing is Missing.error or not known):
+    if absent and (missing is MissingRegions.error or not known):
         raise UserError(
             f"{len(absent):,} of {len(pictures):,} images of {path} have no regions in {store} "
             f"(first: {absent[0]!r}); add them with `coscap features`, or say --missing drop or --missing keep."
@@ -182,7 +184,8 @@ def _consensus(
     typer.echo(
         f"note: {len(pool):,} of {len(captions):,} training pictures have regions and are compared", err=True
     )
-    place = nearest(store.means(known), store.means(pool), neighbours)
+    label = "mean features"
+    place = nearest(store.means(known, label), store.means(pool, label), neighbours)
     used = {number: at for at, number in enumerate(sorted(set(place.ravel().tolist())))}
     documents = None
     if frequencies is not None:
@@ -197,43 +200,11 @@ def _consensus(
     scores = consensus.scores(
         token_groups([row.caption for row in pictures[image]] for image in known),
         [[used[number] for number in row] for row in place.tolist()],
-        by="cider" if by is By.cider else "bleu",
+        by="cider" if by is RankBy.cider else "bleu",
         best=best,
         threads=threads or os.cpu_count() or 1,
     )
     return {image: values.tolist() for image, values in zip(known, scores, strict=True)}
-
-
-class _Stores:
-    """Several stores of regions as one; they must have been made in the same way."""
-
-    def __init__(self, paths: list[Path]) -> None:
-        from coscap.vision.published import open_regions
-
-        self.stores: list[Store] = [open_regions(path) for path in paths]
-        names = {store.recipe.name: store.path for store in self.stores}
-        if len(names) > 1:
-            told = ", ".join(f"{path} by {name}" for name, path in names.items())
-            raise UserError(f"the regions were made in different ways ({told}); make them in one way.")
-
-    def __str__(self) -> str:
-        return ", ".join(str(store.path) for store in self.stores)
-
-    def __contains__(self, image: object) -> bool:
-        return any(image in store for store in self.stores)
-
-    def means(self, images: Sequence[Any]) -> "NDArray[np.float32]":
-        """The mean feature of each picture's regions, (I, F)."""
-        import numpy as np
-
-        from coscap.progress import track
-
-        means = np.zeros((len(images), self.stores[0].recipe.width), np.float32)
-        for mean, image in zip(means, track(images, "mean features", unit="image"), strict=True):
-            store = next(store for store in self.stores if image in store)
-            features = store.get(image).features  # (R, F)
-            mean[:] = features.mean(axis=0, dtype=np.float32) if len(features) else 0
-        return means
 
 
 def _track(groups: list[list[str]]) -> Iterable[list[str]]:
@@ -247,12 +218,12 @@ def _ranked(
     scores: dict[Any, Sequence[float]],
     keep: int | None,
     distinct: bool,
-    missing: Missing,
+    missing: MissingRegions,
     field: str | None,
 ) -> Iterable[dict[str, Any]]:
     for image, rows in pictures.items():
         values = scores.get(image)
-        if values is None and missing is not Missing.keep:
+        if values is None and missing is not MissingRegions.keep:
             continue
         order = range(len(rows)) if values is None else sorted(range(len(rows)), key=lambda at: -values[at])
         seen: set[str] = set()

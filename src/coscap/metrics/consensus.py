@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from coscap.metrics import kernels
 from coscap.metrics.grams import (
-    Encoded,
+    EncodedCaptions,
     Floats,
     Grams,
     Longs,
@@ -35,36 +35,31 @@ _BLOCK = 8192  # training pictures in one matrix product
 def nearest(queries: NDArray[np.float32], pool: NDArray[np.float32], count: int = NEIGHBOURS) -> Longs:
     """The `count` nearest rows of `pool` (Euclidean) for each query, nearest first; exact.
 
-    (Q, F), (P, F) -> (Q, count). faiss does it where it is installed; otherwise blocked matrix products,
-    |q - p|^2 = |q|^2 - 2 q.p + |p|^2.
+    (Q, F), (P, F) -> (Q, count), by blocked matrix products: |q - p|^2 = |q|^2 - 2 q.p + |p|^2.
     """
     queries, pool = np.ascontiguousarray(queries, np.float32), np.ascontiguousarray(pool, np.float32)
     count = min(count, len(pool))
-    try:
-        import faiss
-    except ImportError:
-        return _nearest_blocks(queries, pool, count)
-    index = faiss.IndexFlatL2(pool.shape[1])
-    index.add(pool)
-    return np.asarray(index.search(queries, count)[1], np.int64)
-
-
-def _nearest_blocks(queries: NDArray[np.float32], pool: NDArray[np.float32], count: int) -> Longs:
     distances = np.empty((len(queries), 0), np.float32)
     places = np.empty((len(queries), 0), np.int64)
     for first in range(0, len(pool), _BLOCK):
         block = pool[first : first + _BLOCK]
         # |q|^2 is the same for all of a row, so the order does not need it.
         found = np.einsum("pf,pf->p", block, block) - 2.0 * (queries @ block.T)  # (Q, block)
-        numbers = np.broadcast_to(np.arange(first, first + len(block)), found.shape)
-        distances = np.concatenate([distances, found], axis=1)
-        places = np.concatenate([places, numbers], axis=1)
-        if distances.shape[1] > count:
-            keep = np.argpartition(distances, count - 1, axis=1)[:, :count]
-            distances = np.take_along_axis(distances, keep, axis=1)
-            places = np.take_along_axis(places, keep, axis=1)
+        best = _lowest(found, count)
+        distances = np.concatenate([distances, np.take_along_axis(found, best, axis=1)], axis=1)
+        places = np.concatenate([places, best + first], axis=1)
+        keep = _lowest(distances, count)
+        distances = np.take_along_axis(distances, keep, axis=1)
+        places = np.take_along_axis(places, keep, axis=1)
     order = np.lexsort((places, distances), axis=1)
     return np.take_along_axis(places, order, axis=1)
+
+
+def _lowest(values: NDArray[np.float32], count: int) -> Longs:
+    """Places of each row's lowest values, in any order."""
+    if values.shape[1] <= count:
+        return np.broadcast_to(np.arange(values.shape[1]), values.shape)
+    return np.argpartition(values, count - 1, axis=1)[:, :count]
 
 
 @dataclass(frozen=True)
@@ -72,7 +67,7 @@ class Consensus:
     """Training captions made ready: those of each training picture, and CIDEr-D's document frequencies."""
 
     grams: Grams
-    captions: Encoded
+    captions: EncodedCaptions
     picture_starts: Longs  # (P + 1,)
     frequency: NDArray[np.int32]  # (n-grams,)
     documents: int

@@ -1,16 +1,17 @@
 """How different the captions of one picture are from each other and from the training captions.
 
-All functions take a list of captions for each picture, and tokenise them unless `tokenised` says they are.
+The public functions take a list of captions for each picture, and tokenise them unless `tokenised` says they are. Those
+that end in `_statistics` take tokens and give each picture's terms, of which any set of pictures can be scored.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 
 import numpy as np
 
 from coscap.metrics import kernels
 from coscap.metrics.grams import (
-    Encoded,
+    EncodedCaptions,
     Floats,
     Grams,
     Longs,
@@ -18,6 +19,7 @@ from coscap.metrics.grams import (
     flat,
     inverse_frequency,
 )
+from coscap.metrics.intervals import Statistics, mean, ratio
 from coscap.metrics.overlap import bleu_of_counts, guesses
 from coscap.metrics.words import token_groups, tokens
 
@@ -28,14 +30,22 @@ _BLOCK = 256  # pictures whose similarity matrices are in memory together
 
 def unique(pictures: Pictures, *, tokenised: bool = False) -> float:
     """Percentage of distinct captions among a picture's captions, mean over pictures."""
-    shares = [len(set(captions)) / len(captions) for captions in token_groups(pictures, tokenised)]
-    return 100.0 * float(np.mean(shares))
+    return unique_statistics(token_groups(pictures, tokenised)).value()
+
+
+def unique_statistics(pictures: Pictures) -> Statistics:
+    return mean(np.array([len(set(captions)) / len(captions) for captions in pictures]), scale=100.0)
 
 
 def novel(pictures: Pictures, training: Iterable[str], *, tokenised: bool = False) -> int:
     """How many captions are not, word for word, among the training captions."""
     known = set(training if tokenised else tokens(training))
-    return sum(caption not in known for caption in chain(*token_groups(pictures, tokenised)))
+    return int(novel_counts(token_groups(pictures, tokenised), known).sum())
+
+
+def novel_counts(pictures: Pictures, known: Collection[str]) -> Floats:
+    """Novel captions of each picture, (I,)."""
+    return np.array([sum(caption not in known for caption in captions) for captions in pictures], np.float64)
 
 
 def vocabulary_size(pictures: Pictures, *, tokenised: bool = False) -> int:
@@ -46,8 +56,12 @@ def vocabulary_size(pictures: Pictures, *, tokenised: bool = False) -> int:
 
 def mean_length(pictures: Pictures, *, tokenised: bool = False) -> float:
     """Words in a caption, mean over all captions."""
-    lengths = [len(caption.split()) for caption in chain(*token_groups(pictures, tokenised))]
-    return float(np.mean(lengths))
+    return length_statistics(token_groups(pictures, tokenised)).value()
+
+
+def length_statistics(pictures: Pictures) -> Statistics:
+    words = [sum(len(caption.split()) for caption in captions) for captions in pictures]
+    return ratio(np.array(words), np.array([len(captions) for captions in pictures]))
 
 
 def div_n(pictures: Pictures, n: int, *, tokenised: bool = False) -> float:
@@ -55,12 +69,16 @@ def div_n(pictures: Pictures, n: int, *, tokenised: bool = False) -> float:
     if not 1 <= n <= 4:
         raise ValueError(f"n is {n}; expected 1 to 4")
     captions, starts = flat(token_groups(pictures, tokenised))
-    encoded = Grams().encode(captions)
+    return div_statistics(Grams().encode(captions), starts, n).value()
+
+
+def div_statistics(captions: EncodedCaptions, starts: Longs, n: int) -> Statistics:
+    """captions of picture i: starts[i]:starts[i + 1]"""
     ratios = []
-    for first, last in zip(encoded.offsets[starts[:-1]], encoded.offsets[starts[1:]], strict=True):
-        grams = encoded.grams[first:last, n - 1]
+    for first, last in zip(captions.offsets[starts[:-1]], captions.offsets[starts[1:]], strict=True):
+        grams = captions.grams[first:last, n - 1]
         ratios.append(len(np.unique(grams[grams >= 0])) / max(1, last - first))
-    return float(np.mean(ratios))
+    return mean(np.array(ratios))
 
 
 def mbleu4(pictures: Pictures, *, tokenised: bool = False) -> tuple[float, float]:
@@ -71,38 +89,47 @@ def mbleu4(pictures: Pictures, *, tokenised: bool = False) -> tuple[float, float
     picture: BLEU-4 of each caption by itself against the picture's others, mean in a picture, then over all.
     Pictures with one caption do not count.
     """
-    pictures = [captions for captions in token_groups(pictures, tokenised) if len(captions) > 1]
-    if not pictures:
-        return float("nan"), float("nan")
-    captions, starts = flat(pictures)
+    captions, starts = flat(token_groups(pictures, tokenised))
     grams = Grams()
-    encoded = grams.encode(captions)
-    matches, lengths, _, _ = kernels.overlap(
-        encoded.grams,
-        encoded.offsets,
+    corpus, picture = mbleu_statistics(grams.encode(captions), starts, len(grams))
+    return corpus.value(), picture.value()
+
+
+def mbleu_statistics(captions: EncodedCaptions, starts: Longs, size: int) -> tuple[Statistics, Statistics]:
+    """Both definitions; `size` is the number of n-grams that have a number."""
+    matches, nearest, _, _ = kernels.overlap(
+        captions.grams,
+        captions.offsets,
         starts,
-        encoded.grams,
-        encoded.offsets,
+        captions.grams,
+        captions.offsets,
         starts,
-        np.zeros(len(grams)),
+        np.zeros(size),
         True,
     )
-    correct, closest = matches.astype(np.int64), lengths.astype(np.int64)
-    guessed = guesses(encoded.lengths)
-    each = bleu_of_counts(correct, encoded.lengths, guessed, closest)[:, 3]
+    correct, closest = matches.astype(np.int64), nearest.astype(np.int64)
+    guessed = guesses(captions.lengths)
+    each = bleu_of_counts(correct, captions.lengths, guessed, closest)[:, 3]
     counts = np.diff(starts)
-    picture = float((np.add.reduceat(each, starts[:-1]) / counts).mean())
-    corpus = []
-    for sample in range(counts.max()):
-        rows = starts[:-1][counts > sample] + sample
-        parts = (
-            correct[rows].sum(axis=0),
-            encoded.lengths[rows].sum(),
-            guessed[rows].sum(axis=0),
-            closest[rows].sum(),
-        )
-        corpus.append(bleu_of_counts(*parts)[3])
-    return float(np.mean(corpus)), picture
+    several = counts > 1
+    picture = mean(np.add.reduceat(each, starts[:-1]) / counts, several)
+    # Sample i of all pictures is one corpus: matches, n-grams, length and reference length of each picture's i-th, and
+    # how many pictures have one.
+    table = np.column_stack([correct, guessed, captions.lengths, closest, np.ones_like(closest)])  # (C, 11)
+    most = int(counts.max())
+    terms = np.zeros((most, 11, len(counts)))  # (S, 11, I)
+    for sample in range(most):
+        has = several & (counts > sample)
+        terms[sample][:, has] = table[starts[:-1][has] + sample].T
+
+    def finish(sums: Floats) -> Floats:
+        sums = np.moveaxis(sums.reshape(most, 11, *sums.shape[1:]), 1, -1)  # (S, ..., 11)
+        bleu = bleu_of_counts(sums[..., :4], sums[..., 8], sums[..., 4:8], sums[..., 9])[..., 3]
+        there = sums[..., 10] > 0
+        samples = there.sum(axis=0)
+        return np.asarray(np.where(there, bleu, 0).sum(axis=0) / np.where(samples == 0, np.nan, samples))
+
+    return Statistics(terms.reshape(most * 11, -1), finish), picture
 
 
 def self_cider(pictures: Pictures, documents: Pictures, *, tokenised: bool = False) -> tuple[float, Floats]:
@@ -112,21 +139,28 @@ def self_cider(pictures: Pictures, documents: Pictures, *, tokenised: bool = Fal
     s, the score is -log(max sqrt(s) / sum sqrt(s)) / log(number of captions). `documents` give the document
     frequencies: the references evaluated or the training captions. Pictures with one caption do not count.
     """
+    found = self_cider_statistics(token_groups(pictures, tokenised), token_groups(documents, tokenised))
+    return found.value(), found.terms[0][found.terms[1] > 0]
+
+
+def self_cider_statistics(pictures: Pictures, documents: Pictures) -> Statistics:
     grams = Grams()
-    flat_documents, document_starts = flat(token_groups(documents, tokenised))
-    encoded_documents = grams.encode(flat_documents)
-    frequency = document_frequency(encoded_documents, document_starts, len(grams))
-    pictures = [captions for captions in token_groups(pictures, tokenised) if len(captions) > 1]
-    scores = []
-    for first in range(0, len(pictures), _BLOCK):
-        captions, starts = flat(pictures[first : first + _BLOCK])
+    flat_documents, document_starts = flat(documents)
+    frequency = document_frequency(grams.encode(flat_documents), document_starts, len(grams))
+    several = np.array([len(captions) > 1 for captions in pictures])
+    counted = [captions for captions in pictures if len(captions) > 1]
+    scores: list[float] = []
+    for first in range(0, len(counted), _BLOCK):
+        captions, starts = flat(counted[first : first + _BLOCK])
         encoded = grams.encode(captions)
         idf = inverse_frequency(frequency, len(documents), len(grams))
         scores.extend(_spans(encoded, starts, idf))
-    return (float(np.mean(scores)) if scores else float("nan")), np.array(scores)
+    values = np.zeros(len(pictures))
+    values[several] = scores
+    return mean(values, several)
 
 
-def _spans(encoded: Encoded, starts: Longs, idf: Floats) -> list[float]:
+def _spans(encoded: EncodedCaptions, starts: Longs, idf: Floats) -> list[float]:
     counts = np.diff(starts)
     similarity = np.empty(int((counts**2).sum()))
     everyone = np.arange(len(encoded))

@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedCaptions:
     """Captions as numbers of words and of n-grams; caption c owns offsets[c]:offsets[c + 1]."""
 
     offsets: Longs  # (C + 1,)
@@ -59,14 +59,14 @@ class Grams:
         """How many n-grams have a number: numbers are 0 .. len - 1, over all n together."""
         return self._size
 
-    def encode(self, captions: Sequence[str]) -> Encoded:
+    def encode(self, captions: Sequence[str]) -> EncodedCaptions:
         """Numbers of tokenised captions (words with single spaces between them)."""
         text = "".join(captions)
         words, offsets = self._number(captions, None)
-        # BLEU and CIDEr split at any white space, ROUGE-L at spaces: U+00A0 in "25 1/2" tells them apart.
+        # BLEU and CIDEr split at any white space, ROUGE-L at spaces: U+00A0 in "25 1/2" makes a difference.
         plain = text.isprintable() and "  " not in text
         line_words, line_offsets = (words, offsets) if plain else self._number(captions, " ")
-        return Encoded(offsets, self._intern(words, offsets), line_offsets, line_words)
+        return EncodedCaptions(offsets, self._intern(words, offsets), line_offsets, line_words)
 
     def _number(self, captions: Sequence[str], separator: str | None) -> tuple[Ints, Longs]:
         numbers = array("i")
@@ -103,7 +103,7 @@ def starts(counts: Sequence[int] | Longs) -> Longs:
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
 
 
-def document_frequency(encoded: Encoded, image_starts: Longs, size: int) -> Ints:
+def document_frequency(encoded: EncodedCaptions, image_starts: Longs, size: int) -> Ints:
     """For each n-gram, in the captions of how many images it occurs (CIDEr's df)."""
     return _document_frequency(encoded.grams, encoded.offsets, image_starts, size)
 

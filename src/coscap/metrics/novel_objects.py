@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coscap.metrics.grams import Floats
+from coscap.metrics.intervals import Statistics
 from coscap.metrics.words import token_groups
 
 HELD_OUT: Mapping[str, tuple[str, ...]] = {
@@ -33,12 +34,34 @@ class ObjectScores:
 
     objects: tuple[str, ...]
     f1: Floats  # (O, S)
+    found: NDArray[np.bool_]  # (O, I, S) whether any of the first n captions names the object
+    labels: NDArray[np.bool_]  # (O, I)
 
     @property
     def average(self) -> Floats:
         """Mean over the objects that the references name, (S,)."""
         named = self.f1[~np.isnan(self.f1[:, 0])]
         return named.mean(axis=0) if len(named) else np.full(self.f1.shape[1], np.nan)
+
+    def statistics(self, n: int, name: str | None = None) -> Statistics:
+        """F1 of one object, or the average, by any of the first n captions."""
+        chosen = range(len(self.objects)) if name is None else [self.objects.index(name)]
+        rows = [
+            [self.found[o, :, n - 1] & self.labels[o], self.found[o, :, n - 1], self.labels[o]]
+            for o in chosen
+        ]
+        terms = np.array(rows, np.float64)  # (O, 3, I)
+
+        def finish(sums: Floats) -> Floats:
+            hits, found, labelled = np.moveaxis(
+                sums.reshape(len(terms), 3, *sums.shape[1:]), 1, 0
+            )  # (O, ...)
+            named = labelled > 0
+            f1 = np.where(named, 200.0 * hits / np.where(named, found + labelled, 1), 0)
+            objects = named.sum(axis=0)
+            return np.asarray(f1.sum(axis=0) / np.where(objects == 0, np.nan, objects))
+
+        return Statistics(terms.reshape(3 * len(terms), -1), finish)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -59,15 +82,15 @@ def object_f1(
     """
     pictures, references = token_groups(pictures, tokenised), token_groups(references, tokenised)
     most = max(map(len, pictures))
-    rows = []
-    for words in objects.values():
-        labels = np.array([bool(_mentions(captions, words).any()) for captions in references])  # (I,)
-        found = np.zeros((len(pictures), most), bool)
+    found = np.zeros((len(objects), len(pictures), most), bool)  # (O, I, S)
+    labels = np.zeros((len(objects), len(pictures)), bool)
+    for number, words in enumerate(objects.values()):
         for picture, captions in enumerate(pictures):
-            found[picture, : len(captions)] = _mentions(captions, words)
-        found = np.logical_or.accumulate(found, axis=1)  # (I, S) any of the first n
-        rows.append(_f1(found, labels[:, None]))
-    return ObjectScores(tuple(objects), np.array(rows))
+            labels[number, picture] = _mentions(references[picture], words).any()
+            found[number, picture, : len(captions)] = _mentions(captions, words)
+    found = np.logical_or.accumulate(found, axis=2)  # any of the first n
+    f1 = np.array([_f1(each, label[:, None]) for each, label in zip(found, labels, strict=True)])
+    return ObjectScores(tuple(objects), f1, found, labels)
 
 
 def _mentions(captions: Sequence[str], words: Collection[str]) -> NDArray[np.bool_]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coscap.metrics.grams import Floats, Longs
+from coscap.metrics.intervals import Statistics, mean
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,20 @@ def curves(scores: Floats, starts: Longs) -> Curves:
         average.mean(axis=0),
         np.fmin.accumulate(table, axis=1).mean(axis=0),
     )
+
+
+def best_average_worst(
+    scores: Floats, starts: Longs, n: int | None = None, higher: bool = True
+) -> dict[str, Statistics]:
+    """The same at one n (default: all captions), as terms of each picture: "oracle", "average", "worst"."""
+    table = padded(scores, starts)[:, :n]  # (I, n)
+    counts = np.minimum(np.diff(starts), table.shape[1])
+    most, least = np.nanmax(table, axis=1), np.nanmin(table, axis=1)
+    return {
+        "oracle": mean(most if higher else least),
+        "average": mean(np.cumsum(np.nan_to_num(table), axis=1)[:, -1] / counts),
+        "worst": mean(least if higher else most),
+    }
 
 
 def padded(scores: Floats, starts: Longs) -> Floats:

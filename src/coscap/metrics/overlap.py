@@ -12,7 +12,7 @@ import numpy as np
 from coscap.metrics import kernels
 from coscap.metrics.grams import (
     ORDERS,
-    Encoded,
+    EncodedCaptions,
     Floats,
     Grams,
     Longs,
@@ -20,6 +20,7 @@ from coscap.metrics.grams import (
     flat,
     inverse_frequency,
 )
+from coscap.metrics.intervals import Statistics
 from coscap.metrics.words import token_groups
 
 _TINY, _SMALL = (
@@ -45,15 +46,18 @@ class Overlap:
         """BLEU-1..4 of each caption by itself, (C, 4)."""
         return bleu_of_counts(self.correct, self.lengths, guesses(self.lengths), self.closest)
 
-    def corpus_bleu(self, rows: Longs) -> Floats:
-        """BLEU-1..4 of a set of captions: counts are summed first, (4,)."""
+    def corpus_bleu(self, rows: Longs, order: int) -> Statistics:
+        """BLEU-n of a choice of captions, one of each picture: counts are summed first."""
         lengths = self.lengths[rows]
-        return bleu_of_counts(
-            self.correct[rows].sum(axis=0),
-            lengths.sum(),
-            guesses(lengths).sum(axis=0),
-            self.closest[rows].sum(),
-        )
+        table = [self.correct[rows], guesses(lengths), lengths, self.closest[rows]]
+        terms = np.ascontiguousarray(np.column_stack(table).T, np.float64)  # (10, I)
+
+        def finish(sums: Floats) -> Floats:
+            sums = np.moveaxis(sums, 0, -1)
+            found = bleu_of_counts(sums[..., :4], sums[..., 8], sums[..., 4:8], sums[..., 9])
+            return np.asarray(found[..., order - 1])
+
+        return Statistics(terms, finish)
 
 
 def guesses(lengths: Longs) -> Longs:
@@ -61,7 +65,9 @@ def guesses(lengths: Longs) -> Longs:
     return np.asarray(np.maximum(0, lengths[:, None] - np.arange(ORDERS)), np.int64)
 
 
-def bleu_of_counts(correct: Longs, lengths: Longs, guessed: Longs, closest: Longs) -> Floats:
+def bleu_of_counts(
+    correct: Longs | Floats, lengths: Longs | Floats, guessed: Longs | Floats, closest: Longs | Floats
+) -> Floats:
     """BLEU-1..4 from matches (..., 4), lengths (...), n-grams (..., 4) and reference lengths (...)."""
     precision = np.cumprod((correct + _TINY) / (guessed + _SMALL), axis=-1)
     scores = precision ** (1.0 / np.arange(1, ORDERS + 1))
@@ -71,9 +77,9 @@ def bleu_of_counts(correct: Longs, lengths: Longs, guessed: Longs, closest: Long
 
 
 def compare(
-    captions: Encoded,
+    captions: EncodedCaptions,
     caption_starts: Longs,
-    references: Encoded,
+    references: EncodedCaptions,
     reference_starts: Longs,
     idf: Floats,
 ) -> Overlap:
@@ -135,7 +141,8 @@ def bleu(
     [0.819, 0.709, 0.598, 0.487]
     """
     parts = _one_each(captions, references, tokenised)
-    return parts.corpus_bleu(np.arange(len(captions))), parts.bleu()
+    rows = np.arange(len(captions))
+    return np.array([parts.corpus_bleu(rows, order).value() for order in range(1, ORDERS + 1)]), parts.bleu()
 
 
 def rouge_l(

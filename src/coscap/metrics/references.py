@@ -2,7 +2,7 @@
 
 Accepted: COCO results and samples `[{"image_id", "caption", ...}]` (several rows an image are several
 samples; `"captions": [...]` in a row is accepted too), the same as JSONL, COCO captions files
-`{"images", "annotations"}`, a plain `{image id: [captions]}`, and
+`{"images", "annotations"}`, a plain `{image id: [captions]}`, Flickr's token files (`name.jpg#0<tab>caption`), and
 `coco:val2014`, `coco:train2014`, `coco:2014` (both).
 """
 
@@ -24,7 +24,7 @@ _COCO = {"coco:val2014": ("val",), "coco:train2014": ("train",), "coco:2014": ("
 
 @dataclass(frozen=True)
 class Row:
-    """One caption of a file, with all that its row said."""
+    """One caption of a file, with the other fields of its row."""
 
     image_id: ImageId
     caption: str
@@ -43,12 +43,30 @@ def read_references(name: str | Path) -> Captions:
     """References for each image: `coco:val2014` and its like, or a file; an image may have none."""
     if str(name).startswith("coco:"):
         return coco_captions(str(name))
+    if Path(name).suffix.lower() in (".txt", ".token"):
+        return _flickr_captions(name)
     captions = _by_image(_content(name), str(name))
     if not any(captions.values()):
         raise UserError(
             f"{name} holds no captions; expected a COCO captions file or rows with image_id and caption."
         )
     return captions
+
+
+def read_domains(name: str | Path) -> dict[ImageId, str]:
+    """The domain of each image of a COCO captions file whose images have one, as those of nocaps do."""
+    content = None if str(name).startswith("coco:") or not Path(name).is_file() else _content(name)
+    images = content.get("images") if isinstance(content, dict) else None
+    found: dict[ImageId, str] = {}
+    for image in images if isinstance(images, list) else []:
+        if isinstance(image, dict) and isinstance(image.get("domain"), str) and "id" in image:
+            found[image["id"]] = image["domain"]
+    if not found:
+        raise UserError(
+            f'{name} has no domains; expected a COCO captions file whose "images" have "id" and "domain", such as '
+            "nocaps_val_4500_captions.json."
+        )
+    return found
 
 
 def as_captions(value: Any, name: str) -> Captions:
@@ -72,6 +90,23 @@ def _by_image(content: Any, name: str) -> Captions:
             captions[image["id"]] = []
     for row in _rows(name, content):
         captions.setdefault(row.image_id, []).append(row.caption)
+    return captions
+
+
+def _flickr_captions(path: str | Path) -> Captions:
+    """Flickr8k.token.txt and its like; image ids are the names of the pictures' files."""
+    captions: Captions = {}
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        name, tab, caption = line.partition("\t")
+        image, sharp, _ = name.rpartition("#")
+        if line.strip() and not (tab and sharp and image):
+            raise UserError(
+                f"{path} line {number} is no line of Flickr's captions; expected name.jpg#0, a tab, the caption."
+            )
+        if line.strip():
+            captions.setdefault(image, []).append(caption.strip())
+    if not captions:
+        raise UserError(f"{path} holds no captions; expected lines like name.jpg#0, a tab, the caption.")
     return captions
 
 

@@ -19,6 +19,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,22 +56,75 @@ def score(
             f"SPICE was given {len(hypotheses)} captions and references for {len(references)}; "
             "give one list of references for each caption."
         )
+    results = _results(list(zip(hypotheses, references, strict=True)), cache, timeout, detailed=False)
+    scores = [_number(result["scores"]["All"]["f"]) for result in results]
+    return (
+        float(np.mean(scores)) if scores else 0.0
+    ), scores  # numpy's mean, as the official evaluation takes it
+
+
+def score_sets(
+    pictures: Sequence[Sequence[str]],
+    references: Sequence[Sequence[str]],
+    cache: str | Path | None = None,
+    timeout: float | None = None,
+) -> list[float]:
+    """AllSPICE of each picture: the F-score of the captions' merged scene graph with the references' merged one.
+
+    The program itself parses, merges and matches. It merges what it is given as references, and marks which of the
+    merged tuples a single caption has. So each caption is compared with all references, which gives the reference
+    tuples that some caption has (recall), and each reference with all captions, which gives the captions' tuples that
+    some reference has (precision). Of one caption it is SPICE.
+    """
+    pairs = [
+        (text, group)
+        for captions, wanted in zip(pictures, references, strict=True)
+        for texts, group in ((captions, wanted), (wanted, captions))
+        for text in texts
+    ]
+    results = iter(_results(pairs, cache, timeout, detailed=True))
+    scores = []
+    for captions, wanted in zip(pictures, references, strict=True):
+        recall = _matched([next(results) for _ in captions])
+        precision = _matched([next(results) for _ in wanted])
+        total = precision + recall
+        scores.append(2 * precision * recall / total if total else 0.0)
+    return scores
+
+
+def _matched(results: Sequence[dict[str, Any]]) -> float:
+    """Of the merged tuples, the share that any of the texts has."""
+    found: dict[tuple[str, ...], bool] = {}
+    for result in results:
+        for each in result["ref_tuples"]:
+            place = tuple(each["tuple"])
+            found[place] = found.get(place, False) or each["truth_value"]
+    return sum(found.values()) / len(found) if found else 0.0
+
+
+def _results(
+    pairs: Sequence[tuple[str, Sequence[str]]],
+    cache: str | Path | None,
+    timeout: float | None,
+    *,
+    detailed: bool,
+) -> list[dict[str, Any]]:
+    """The program's result for each caption and its references."""
     java, home = _installed()
-    if not hypotheses:
-        return 0.0, []
+    if not pairs:
+        return []
     cache = Path(cache) if cache is not None else home / "parses"
     entries = [
         {"image_id": number, "test": caption, "refs": list(each)}
-        for number, (caption, each) in enumerate(zip(hypotheses, references, strict=True))
+        for number, (caption, each) in enumerate(pairs)
     ]
-    values: dict[int, float | str] = {}
+    found: dict[int, dict[str, Any]] = {}
     with _locked(cache), bar("SPICE", len(entries), "captions") as advance:
         for batch in _batches(entries):
             limit = timeout if timeout is not None else 600.0 + sum(1 + len(entry["refs"]) for entry in batch)
-            values |= _settled(batch, java, home, cache, limit)
+            found |= _settled(batch, _Program(java, home, cache, limit, detailed))
             advance(len(batch))
-    scores = [_number(values[number]) for number in range(len(entries))]
-    return float(np.mean(scores)), scores  # numpy's mean, as the official evaluation takes it
+    return [found[number] for number in range(len(entries))]
 
 
 def install(wheel: str | Path, home: str | Path | None = None) -> Path:
@@ -123,17 +177,24 @@ def _batches(entries: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         yield batch
 
 
-def _settled(
-    entries: list[dict[str, Any]], java: str, home: Path, cache: Path, limit: float
-) -> dict[int, float | str]:
+@dataclass(frozen=True)
+class _Program:
+    java: str
+    home: Path
+    cache: Path
+    limit: float  # seconds
+    detailed: bool  # whether it writes the tuples
+
+
+def _settled(entries: list[dict[str, Any]], program: _Program) -> dict[int, dict[str, Any]]:
     """Scores that a later run gives too.
 
     The program scores a few captions otherwise when they are new than when they come from its cache ("a toilet on
     top of a toilet": 0.148 and 0.154), so whatever was new is scored again; that takes seconds.
     """
-    before = _written(cache)
-    values = _values(entries, java, home, cache, limit)
-    return values if _written(cache) == before else _values(entries, java, home, cache, limit)
+    before = _written(program.cache)
+    found = _run_once(entries, program)
+    return found if _written(program.cache) == before else _run_once(entries, program)
 
 
 def _written(cache: Path) -> int | None:
@@ -142,25 +203,23 @@ def _written(cache: Path) -> int | None:
     return data.stat().st_mtime_ns if data.is_file() else None
 
 
-def _values(
-    entries: list[dict[str, Any]], java: str, home: Path, cache: Path, limit: float
-) -> dict[int, float | str]:
-    """Run the program once; the score of each entry by its number."""
+def _run_once(entries: list[dict[str, Any]], program: _Program) -> dict[int, dict[str, Any]]:
+    """The result of each entry by its number."""
     with tempfile.TemporaryDirectory(prefix="coscap-spice-") as folder:
         source, target = Path(folder, "in.json"), Path(folder, "out.json")
         source.write_text(json.dumps(entries), encoding="utf-8")
-        _run(_command(java, home, source, target, cache), Path(folder), limit)
+        _run(_command(program, source, target), Path(folder), program.limit)
         results = json.loads(target.read_text(encoding="utf-8"))
-    return {result["image_id"]: result["scores"]["All"]["f"] for result in results}
+    return {result["image_id"]: result for result in results}
 
 
-def _command(java: str, home: Path, source: Path, target: Path, cache: Path) -> list[str]:
+def _command(program: _Program, source: Path, target: Path) -> list[str]:
     """Newer Javas hide what the old program looks into, so its packages are opened by name."""
     opened = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in _OPENED]
-    jars = os.pathsep.join(str(jar.resolve()) for jar in sorted((home / "lib").glob("*.jar")))
-    main = ["edu.anu.spice.SpiceScorer", str(source), "-cache", str(cache.resolve())]
-    options = ["-Xmx4G", "-Dfile.encoding=UTF-8"]
-    return [java, *options, *opened, "-cp", jars, *main, "-out", str(target), "-subset", "-silent"]
+    jars = os.pathsep.join(str(jar.resolve()) for jar in sorted((program.home / "lib").glob("*.jar")))
+    main = ["edu.anu.spice.SpiceScorer", str(source), "-cache", str(program.cache.resolve())]
+    main += ["-out", str(target), "-subset", "-silent", *(["-detailed"] if program.detailed else [])]
+    return [program.java, "-Xmx4G", "-Dfile.encoding=UTF-8", *opened, "-cp", jars, *main]
 
 
 def _run(command: list[str], folder: Path, limit: float) -> None:

@@ -1,22 +1,29 @@
-"""From runs to a folder of results."""
+"""From runs to figures: each run is searched in one or two ways (a method), measured over seeds and pictures."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import numpy as np
 
 from coscap.data import Prepared, open_prepared
 from coscap.errors import UserError
-from coscap.report.measure import Judge, check_meteor
-from coscap.report.methods import SMALL, Measured, Method, measure, methods
-from coscap.report.ranking import Ranker
-from coscap.report.runs import Run, open_runs
-from coscap.report.sampling import Sampler
-from coscap.report.stores import Stores
+from coscap.metrics.evaluation import value_of
+from coscap.metrics.grams import Floats
+from coscap.metrics.intervals import Bootstrap, Change, Statistics, change, interval
+from coscap.report.measure import Figures, Measurer, Ranker, check_meteor
+from coscap.report.runs import METHODS, Run, Stores, open_runs
+from coscap.report.sampling import Sampler, SampleSet, beam_settings, latent_settings
+
+SMALL = 20  # the smaller of the paper's two numbers of samples
+
+PUBLISHED_AS = {**METHODS, "beam": "Beam search", "diverse": "Div-BS"}
+"""The paper's name of each role, for the rows beside ours; roles that the paper does not have are not in it."""
 
 
 @dataclass(frozen=True)
-class Options:
-    """What is asked for."""
+class ReportOptions:
+    """What the user asks for."""
 
     runs: tuple[str, ...]
     data: Path
@@ -39,22 +46,78 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Results:
-    """All that was measured, and what must be said beside it."""
+class Method:
+    """A row of the tables: a run with a way of searching."""
 
-    options: Options
+    name: str
+    role: str  # a key of PUBLISHED_AS, or another kind of model
+    run: Run
+    sets: Mapping[int, tuple[SampleSet, ...]]  # number of samples drawn -> one set for each seed
+    budgets: Mapping[int, tuple[int, ...]]  # the same -> the numbers of samples that it is measured at
+
+    @property
+    def seeds(self) -> int:
+        return max(len(sets) for sets in self.sets.values())
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Figures of a method: mean over seeds, deviation where there are several, interval over pictures."""
+
+    method: Method
+    by_seed: list[dict[str, float]]
+    mean: dict[str, float]
+    deviation: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    resampled: dict[str, Floats] = field(default_factory=dict, repr=False)  # mean over seeds, (B,)
+
+    @classmethod
+    def of(cls, method: Method, by_seed: Sequence[Figures], pictures: int) -> "Measured":
+        names = [name for name in by_seed[0] if all(name in figures for figures in by_seed)]
+        values = [{name: value_of(figures[name]) for name in names} for figures in by_seed]
+        table = np.array([list(each.values()) for each in values])  # (S, names)
+        deviation = table.std(axis=0, ddof=1) if len(table) > 1 else np.zeros(0)
+        bootstrap = Bootstrap(pictures)
+        drawn = [
+            bootstrap.values({name: each for name, each in figures.items() if isinstance(each, Statistics)})
+            for figures in by_seed
+        ]
+        resampled = {
+            name: np.mean([each[name] for each in drawn], axis=0) for name in names if name in drawn[0]
+        }
+        return cls(
+            method,
+            values,
+            dict(zip(names, table.mean(axis=0).tolist(), strict=True)),
+            dict(zip(names, deviation.tolist(), strict=False)),
+            {name: interval(each) for name, each in resampled.items()},
+            resampled,
+        )
+
+    def minus(self, other: "Measured", name: str) -> Change | None:
+        """The difference of a figure on the same resamples of pictures; None where one of them has none."""
+        if name not in self.resampled or name not in other.resampled:
+            return None
+        return change(self.mean[name], other.mean[name], self.resampled[name], other.resampled[name])
+
+
+@dataclass(frozen=True)
+class ReportResults:
+    """All that was measured, and notes on it."""
+
+    options: ReportOptions
     runs: list[Run]
     found: list[Measured]
     prepared: Prepared
     stores: Stores
     pictures: tuple[int, ...]
-    asked: int  # pictures of the split, with regions or not
+    split_pictures: int  # pictures of the split, with regions or not
     pool: tuple[int, int] | None  # training pictures that re-ranking compares with, and all of them
     novel_objects: bool
     notes: tuple[str, ...]
 
 
-def build(options: Options, tell: Callable[[str], None]) -> Results:
+def build(options: ReportOptions, tell: Callable[[str], None]) -> ReportResults:
     runs = open_runs(options.runs)
     prepared, stores = open_prepared(options.data), Stores(options.regions)
     references = prepared.references(options.split)
@@ -70,41 +133,77 @@ def build(options: Options, tell: Callable[[str], None]) -> Results:
         notes.append(f"METEOR is left out: {reason}")
     ranker = Ranker(prepared, stores, pictures, options.work) if options.rerank else None
     novel = prepared.manifest["split"].get("method") == "heldout"
-    judge = Judge.of(
+    measurer = Measurer.of(
         {image: references[image] for image in pictures},
         ranker,
         prepared.classes,
         meteor=reason is None,
         objects=novel,
     )
-    found = []
     samplers = {run.name: Sampler(run, stores, options.work, options.device) for run in runs}
+    runs = [replace(run, has_latents=samplers[run.name].has_latents) for run in runs]
+    found = []
     for method in methods(runs, options.samples, options.seeds, options.temperature):
         tell(f"{method.name}: {method.seeds} seed{'s' * (method.seeds > 1)}, {len(pictures):,} pictures")
-        sampler = samplers[method.run.name]
-        measured = measure(method, sampler, judge)
-        if options.spice:
-            _add_spice(measured, method, sampler, judge, options)
-        found.append(measured)
-    return Results(
+        found.append(_measure(method, samplers[method.run.name], measurer, options))
+    return ReportResults(
         options=options,
         runs=runs,
         found=found,
         prepared=prepared,
         stores=stores,
         pictures=tuple(pictures),
-        asked=len(references),
+        split_pictures=len(references),
         pool=None if ranker is None else (len(ranker.pool), ranker.training_pictures),
         novel_objects=novel,
         notes=tuple(notes),
     )
 
 
-def _add_spice(measured: Measured, method: Method, sampler: Sampler, judge: Judge, options: Options) -> None:
-    """SPICE of the first seed alone: parsing costs some 60 ms a new caption."""
-    from coscap.report.spice import spice_figures
+def methods(runs: Sequence[Run], samples: int, seeds: int, temperature: float = 1.0) -> list[Method]:
+    """Latent draws of every run that has latents; beam and diverse beam search of every run that has none."""
+    found = []
+    budgets = tuple(sorted({min(SMALL, samples), samples}))
+    for run in runs:
+        if run.has_latents:
+            sets = tuple(SampleSet(run, latent_settings(seed, temperature), samples) for seed in range(seeds))
+            found.append(Method(run.name, run.role, run, {samples: sets}, {samples: budgets}))
+            continue
+        for search, label in (("beam", "beam"), ("diverse", "diverse beam")):
+            # A beam of 20 is not the best fifth of a beam of 100, so each number has a search of its own.
+            each = {n: (SampleSet(run, beam_settings(search), n),) for n in budgets}
+            role = search if run.role == "updown" else f"{run.role}, {search}"
+            found.append(Method(f"{run.name}, {label}", role, run, each, {n: (n,) for n in budgets}))
+    return found
 
-    for n, wanted in method.sets.items():
-        samples = sampler.samples(wanted[0], judge.pictures)
-        budgets: Sequence[int] = method.budgets[n]
-        measured.mean.update(spice_figures(samples, judge, budgets, options.spice, options.spice_cache))
+
+def _measure(method: Method, sampler: Sampler, measurer: Measurer, options: ReportOptions) -> Measured:
+    by_seed: list[Figures] = []
+    for number in range(method.seeds):
+        figures: Figures = {}
+        for n, sets in method.sets.items():
+            samples = sampler.samples(sets[number], measurer.pictures)
+            found = measurer.measure(samples, method.budgets[n])
+            figures |= found if len(method.sets) == 1 else _own(found, n)
+        by_seed.append(figures)
+    measured = Measured.of(method, by_seed, len(measurer.pictures))
+    if options.spice:
+        _add_spice(measured, sampler, measurer, options)
+    return measured
+
+
+def _add_spice(measured: Measured, sampler: Sampler, measurer: Measurer, options: ReportOptions) -> None:
+    """SPICE of the first seed alone: parsing costs some 60 ms a new caption."""
+    method = measured.method
+    for n, sets in method.sets.items():
+        samples = sampler.samples(sets[0], measurer.pictures)
+        found = measurer.spice(samples, method.budgets[n], options.spice, options.spice_cache)
+        only = Measured.of(method, [found], len(measurer.pictures))
+        measured.mean.update(only.mean)
+        measured.intervals.update(only.intervals)
+        measured.resampled.update(only.resampled)
+
+
+def _own(figures: Figures, n: int) -> Figures:
+    """Of a search of its own only the figures at its own number of captions."""
+    return {name: value for name, value in figures.items() if name.split("/")[1] == str(n)}

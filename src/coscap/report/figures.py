@@ -7,9 +7,9 @@ from typing import Any
 
 from coscap.errors import UserError
 from coscap.files import whole_file
-from coscap.report import paper
+from coscap.report.build import PUBLISHED_AS, Measured
 from coscap.report.measure import NUMBERS, RANKS
-from coscap.report.methods import PUBLISHED_AS, Measured
+from coscap.report.tables import published_rows
 
 COLOURS = {
     "pseudo": "#c8501e",
@@ -18,6 +18,7 @@ COLOURS = {
     "beam": "#6b6b6b",
     "diverse": "#b0578d",
 }
+_FURTHER = ("#7a6fb0", "#b8860b", "#3b8ea5", "#8c564b")  # roles that the paper does not have
 _LINES = ("-", "--", ":", "-.")  # for several runs of one role
 
 STYLE = {
@@ -94,9 +95,16 @@ def by_samples(found: Sequence[Measured], budgets: Sequence[int], path: Path) ->
             _line(axes, each, numbers, [f"oracle/{number}/CIDEr" for number in numbers], look)
         drawn = set()
         for role in dict.fromkeys(each.method.role for each in found):
-            for row in paper.rows("oracle", method=PUBLISHED_AS[role]):
+            for row in published_rows("oracle", method=PUBLISHED_AS.get(role)):
                 axes.plot(
-                    row["samples"], row["CIDEr"], "o", mfc="white", mec=COLOURS[role], mew=1.6, ms=7, zorder=4
+                    row["samples"],
+                    row["CIDEr"],
+                    "o",
+                    mfc="white",
+                    mec=_colours(found)[role],
+                    mew=1.6,
+                    ms=7,
+                    zorder=4,
                 )
                 drawn.add(role)
         if drawn:
@@ -118,7 +126,7 @@ def f1_by_samples(found: Sequence[Measured], path: Path) -> Path:
         for each, look in zip(found, _looks(found), strict=True):
             numbers = [n for n in NUMBERS if f"f1/{n}/average" in each.mean]
             _line(axes, each, numbers, [f"f1/{n}/average" for n in numbers], look)
-        points = [(row["samples"], row["average"]) for row in paper.rows("f1_by_samples")]
+        points = [(row["samples"], row["average"]) for row in published_rows("f1_by_samples")]
         axes.plot(*zip(*points, strict=True), "o", mfc="white", mec=COLOURS["pseudo"], mew=1.6, ms=7,
                   label="COS-CVAE, paper")  # fmt: skip
         _samples_axis(axes)
@@ -139,19 +147,24 @@ def _samples_axis(axes: Any) -> None:
 
 def _looks(found: Sequence[Measured]) -> list[dict[str, Any]]:
     """Colour by role; a second run of a role is dashed, a third dotted."""
+    colours = _colours(found)
     seen: dict[str, int] = {}
     looks = []
     for each in found:
         role = each.method.role
-        looks.append({"color": COLOURS[role], "linestyle": _LINES[seen.get(role, 0) % len(_LINES)]})
+        looks.append({"color": colours[role], "linestyle": _LINES[seen.get(role, 0) % len(_LINES)]})
         seen[role] = seen.get(role, 0) + 1
     return looks
+
+
+def _colours(found: Sequence[Measured]) -> dict[str, str]:
+    others = dict.fromkeys(each.method.role for each in found if each.method.role not in COLOURS)
+    return COLOURS | {role: _FURTHER[place % len(_FURTHER)] for place, role in enumerate(others)}
 
 
 def _line(axes: Any, each: Measured, x: Sequence[int], names: Sequence[str], look: dict[str, Any]) -> None:
     y = [each.mean[name] for name in names]
     axes.plot(x, y, marker="o", ms=4, lw=1.8, label=each.method.name, **look)
-    if each.deviation and names:
-        low = [value - each.deviation[name] for value, name in zip(y, names, strict=True)]
-        high = [value + each.deviation[name] for value, name in zip(y, names, strict=True)]
-        axes.fill_between(x, low, high, color=look["color"], alpha=0.15, lw=0)
+    if names and all(name in each.intervals for name in names):
+        low, high = zip(*(each.intervals[name] for name in names), strict=True)
+        axes.fill_between(x, low, high, color=look["color"], alpha=0.12, lw=0)

@@ -1,39 +1,110 @@
-"""All figures of one set of samples, as flat names: "oracle/20/CIDEr", "best5/100/Div-2", "rank/20/3"."""
+"""All figures of one set of samples, by flat names: "oracle/20/CIDEr", "best5/100/Div-2", "rank/20/3".
 
+oracle, average, worst/N/METRIC   of the first N captions of each picture
+consensus/N/METRIC, rank/N/R      of the best caption after re-ranking N; CIDEr of the R-th best
+all/N/METRIC, best5/N/METRIC      metrics of sets: of all N captions, and of the five best after re-ranking
+f1/N/OBJECT                       novel objects, named by any of N captions
+"""
+
+import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coscap.data import Prepared
 from coscap.errors import UserError
-from coscap.metrics import diversity
-from coscap.metrics.grams import Floats, Longs, starts
-from coscap.metrics.novel_objects import object_f1
-from coscap.metrics.oracle import curves
-from coscap.metrics.overlap import Overlap, overlap
+from coscap.files import whole_file
+from coscap.metrics import spice
+from coscap.metrics.consensus import NEIGHBOURS, Consensus, best_first, nearest
+from coscap.metrics.evaluation import SPREAD, Figure
+from coscap.metrics.grams import Longs
+from coscap.metrics.intervals import mean
+from coscap.metrics.oracle import best_average_worst
+from coscap.metrics.table import METRICS, CaptionScores, Material, Metric
 from coscap.metrics.words import token_groups
-from coscap.report.ranking import Ranker, ranked
-from coscap.report.said import Said
+from coscap.progress import track
+from coscap.report.runs import Stores
 from coscap.report.sampling import Samples
 from coscap.text.objects import ObjectClasses
 
-Figures = dict[str, float]
+Figures = dict[str, Figure]
 
 NUMBERS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 50, 70, 100)
 """Numbers of samples at which curves have a point."""
-KEPT = 5  # captions after re-ranking whose diversity is told, as in the paper
+KEPT = 5  # captions after re-ranking whose diversity is measured, as in the paper
 RANKS = 10
+OF_ALL = ("diversity", "chair", "content")  # groups of METRICS that are measured of all samples
+OF_BEST = ("diversity", "chair")  # and of the five best
+
+
+class Ranker:
+    """Scores candidates of the report's pictures by their agreement with captions of similar training pictures."""
+
+    def __init__(self, prepared: Prepared, stores: Stores, pictures: Sequence[int], work: Path) -> None:
+        captions = prepared.references("train")
+        wanted = set(pictures)
+        self.pool = [image for image in captions if image in stores and image not in wanted]
+        self.training_pictures = len(captions)
+        if not self.pool:
+            raise UserError(
+                f"{stores} holds no training picture of {prepared.path}; give the training pictures' regions "
+                "with a further --regions, or leave out re-ranking with --no-rerank."
+            )
+        tokens = token_groups(track(list(captions.values()), "training captions", unit="image"))
+        self.known = {caption for group in tokens for caption in group}
+        """All training captions as tokens: what is not among them is novel."""
+        by_image = dict(zip(captions, tokens, strict=True))
+        self.consensus = Consensus.of([by_image[image] for image in self.pool])
+        self.neighbours = self._nearest(stores, pictures, work)  # (I, 60)
+
+    def _nearest(self, stores: Stores, pictures: Sequence[int], work: Path) -> NDArray[np.int64]:
+        key = hashlib.sha256(repr((list(pictures), self.pool, stores.recipe)).encode()).hexdigest()[:10]
+        path = work / f"neighbours-{key}.npy"
+        if path.is_file():
+            kept: NDArray[np.int64] = np.load(path, allow_pickle=False)
+            return kept
+        queries = stores.means(pictures, "mean features")
+        found = nearest(queries, stores.means(self.pool, "mean features of training pictures"), NEIGHBOURS)
+        with whole_file(path) as partial, partial.open("wb") as file:
+            np.save(file, found, allow_pickle=False)
+        return found
+
+    def order(self, captions: Sequence[Sequence[str]]) -> "Order":
+        """captions: tokenised candidates of each of the report's pictures"""
+        threads = os.cpu_count() or 1
+        return Order(captions, self.consensus.scores(captions, self.neighbours, by="cider", threads=threads))
 
 
 @dataclass(frozen=True)
-class Judge:
+class Order:
+    """Candidates and their consensus scores."""
+
+    captions: Sequence[Sequence[str]]
+    scores: Sequence[NDArray[np.float64]]
+
+    def best_of(self, n: int) -> list[list[int]]:
+        """Of the first n of each picture, the places of different captions, the best first."""
+        found = []
+        for captions, scores in zip(self.captions, self.scores, strict=True):
+            kept: dict[str, int] = {}
+            for place in best_first(scores[:n]).tolist():
+                kept.setdefault(captions[place], place)
+            found.append(list(kept.values()))
+        return found
+
+
+@dataclass(frozen=True)
+class Measurer:
     """What samples are compared with."""
 
     pictures: tuple[int, ...]
     references: list[list[str]]  # tokenised, in the order of the pictures
     ranker: Ranker | None
-    said: Said
+    classes: ObjectClasses
     meteor: bool
     objects: bool  # whether novel objects are counted
 
@@ -46,109 +117,109 @@ class Judge:
         *,
         meteor: bool,
         objects: bool,
-    ) -> "Judge":
-        tokens = token_groups(list(references.values()))
-        return cls(tuple(references), tokens, ranker, Said(tokens, classes), meteor, objects)
+    ) -> "Measurer":
+        return cls(
+            tuple(references), token_groups(list(references.values())), ranker, classes, meteor, objects
+        )
 
     def measure(self, samples: Samples, budgets: Sequence[int]) -> Figures:
         """Every figure at each budget: a number of samples, of which the first so many are taken."""
         tokens = token_groups([samples[image] for image in self.pictures])
-        found = _Scored(tokens, self.references, self.meteor)
-        figures = found.curves(budgets) | self.said.figures(tokens, budgets)
-        if self.objects:
-            figures |= self._objects(tokens)
-        scores = self.ranker.scores(tokens) if self.ranker is not None else None
-        for n in budgets:
-            first = [captions[:n] for captions in tokens]
-            figures[f"unique/{n}"] = diversity.unique(first, tokenised=True)
-            figures[f"self-CIDEr/{n}"] = diversity.self_cider(first, self.references, tokenised=True)[0]
-            if scores is not None:
-                order = [ranked(captions, each[:n]) for captions, each in zip(first, scores, strict=True)]
-                figures |= found.after_ranking(order, n)
-                figures |= self._best(first, order, n)
-        return {name: float(value) for name, value in figures.items()}
-
-    def _objects(self, tokens: list[list[str]]) -> Figures:
-        found = object_f1(tokens, self.references, tokenised=True)
-        figures = {}
-        for n in (n for n in NUMBERS if n <= found.f1.shape[1]):
-            figures[f"f1/{n}/average"] = float(found.average[n - 1])
-            for name, row in zip(found.objects, found.f1, strict=True):
-                figures[f"f1/{n}/{name}"] = float(row[n - 1])
-        return figures
-
-    def _best(self, tokens: list[list[str]], order: list[list[int]], n: int) -> Figures:
-        """The diversity of (at most) the five best captions after re-ranking."""
-        assert self.ranker is not None
-        best = [
-            [captions[at] for at in places[:KEPT]] for captions, places in zip(tokens, order, strict=True)
-        ]
-        novel = diversity.novel(best, self.ranker.known, tokenised=True)
-        several = [captions for captions in best if len(captions) > 1]
-        figures: Figures = {
-            "captions": sum(map(len, best)),
-            "novel": novel,
-            "novel-percent": 100.0 * novel / sum(map(len, best)),
-            "Div-1": diversity.div_n(best, 1, tokenised=True),
-            "Div-2": diversity.div_n(best, 2, tokenised=True),
-        }
-        if several:
-            corpus, picture = diversity.mbleu4(several, tokenised=True)
-            spread = diversity.self_cider(several, self.references, tokenised=True)[0]
-            figures |= {"mBLEU-4-corpus": corpus, "mBLEU-4-picture": picture, "self-CIDEr": spread}
-        return {f"best{KEPT}/{n}/{name}": value for name, value in figures.items()}
-
-
-class _Scored:
-    """Every caption's scores against the references."""
-
-    def __init__(self, tokens: list[list[str]], references: list[list[str]], meteor: bool) -> None:
-        self.starts: Longs = starts([len(captions) for captions in tokens])
-        self.parts: Overlap = overlap(tokens, references)
-        bleu = self.parts.bleu()
-        self.each: dict[str, Floats] = {f"BLEU-{order}": bleu[:, order - 1] for order in (4, 3, 2, 1)}
-        self.each |= {"CIDEr": self.parts.cider_d, "ROUGE-L": self.parts.rouge_l}
-        self.meteor: NDArray[np.float64] | None = None
-        if meteor:
-            from coscap.metrics.meteor import Meteor
-            from coscap.metrics.meteor.scorer import scores
-
-            self.meteor = Meteor().statistics(tokens, references)
-            self.each["METEOR"] = scores(self.meteor)
-
-    def curves(self, budgets: Sequence[int]) -> Figures:
-        """Best, mean and worst of the first n samples; CIDEr also at the numbers between."""
+        material = self._material(tokens)
+        scores = {metric.name: _scores(metric, material) for metric in METRICS if self._wants(metric)}
         figures: Figures = {}
-        for metric, values in self.each.items():
-            curve = curves(values, self.starts)
-            points = {*budgets, *(NUMBERS if metric == "CIDEr" else ())}
-            for n in sorted(n for n in points if n <= len(curve.best)):
-                figures[f"oracle/{n}/{metric}"] = float(curve.best[n - 1])
-                figures[f"average/{n}/{metric}"] = float(curve.average[n - 1])
-                figures[f"worst/{n}/{metric}"] = float(curve.worst[n - 1])
+        for name, each in scores.items():
+            figures |= _spread(name, each, material.starts, budgets)
+        if self.objects:
+            figures |= _novel_objects(material)
+        order = self.ranker.order(tokens) if self.ranker is not None else None
+        for n in budgets:
+            figures |= self._sets(f"all/{n}", [captions[:n] for captions in tokens], OF_ALL)
+            if order is not None:
+                best = order.best_of(n)
+                figures |= _ranked(scores, material.starts, best, n)
+                chosen = [
+                    [captions[at] for at in places[:KEPT]]
+                    for captions, places in zip(tokens, best, strict=True)
+                ]
+                figures |= self._sets(f"best{KEPT}/{n}", chosen, OF_BEST)
         return figures
 
-    def after_ranking(self, order: list[list[int]], n: int) -> Figures:
-        """Accuracy of the best caption of each picture, and CIDEr of the second best, and so on."""
-        first = self.starts[:-1] + np.array([places[0] for places in order])  # (I,)
-        figures: Figures = {
-            f"consensus/{n}/BLEU-{k + 1}": float(v) for k, v in enumerate(self.parts.corpus_bleu(first))
-        }
-        for metric in ("CIDEr", "ROUGE-L"):
-            figures[f"consensus/{n}/{metric}"] = float(self.each[metric][first].mean())
-        if self.meteor is not None:
-            from coscap.metrics.meteor.scorer import corpus_score
-
-            figures[f"consensus/{n}/METEOR"] = corpus_score(self.meteor[first])
-        for rank in range(1, RANKS + 1):
-            rows = [
-                start + places[rank - 1]
-                for start, places in zip(self.starts[:-1], order, strict=True)
-                if len(places) >= rank
-            ]
-            if rows:
-                figures[f"rank/{n}/{rank}"] = float(self.each["CIDEr"][np.array(rows)].mean())
+    def spice(self, samples: Samples, budgets: Sequence[int], draws: int, cache: Path | None) -> Figures:
+        """SPICE of the best caption after re-ranking and of the first `draws`; oracles of more stay empty."""
+        tokens = token_groups([samples[image] for image in self.pictures])
+        figures: Figures = {}
+        if self.ranker is not None:
+            order = self.ranker.order(tokens)
+            for n in budgets:
+                firsts = [captions[at[0]] for captions, at in zip(tokens, order.best_of(n), strict=True)]
+                figures[f"consensus/{n}/SPICE"] = mean(
+                    np.array(spice.score(firsts, self.references, cache=cache)[1])
+                )
+        enough = [n for n in budgets if n <= draws]
+        if enough:
+            material = Material(
+                [captions[: max(enough)] for captions in tokens], self.references, spice_cache=cache
+            )
+            metric = next(metric for metric in METRICS if metric.name == "SPICE")
+            figures |= _spread("SPICE", _scores(metric, material), material.starts, enough)
         return figures
+
+    def _wants(self, metric: Metric) -> bool:
+        """Metrics of captions that need no Java; METEOR where its tables are there."""
+        there = "Java" not in metric.needs and (self.meteor or "pycocoevalcap" not in metric.needs)
+        return metric.of == "captions" and there
+
+    def _material(self, captions: Sequence[Sequence[str]]) -> Material:
+        known = self.ranker.known if self.ranker is not None else frozenset()
+        return Material(captions, self.references, known=known, classes=self.classes)
+
+    def _sets(self, prefix: str, captions: list[list[str]], groups: Sequence[str]) -> Figures:
+        material = self._material(captions)
+        found: Figures = {f"{prefix}/captions": float(sum(map(len, captions)))}
+        for metric in METRICS:
+            if metric.of == "sets" and metric.group in groups and set(metric.needs) <= material.has:
+                scores = metric.function(material)
+                assert not isinstance(scores, CaptionScores)
+                found[f"{prefix}/{metric.name}"] = scores
+        return found
+
+
+def _scores(metric: Metric, material: Material) -> CaptionScores:
+    scores = metric.function(material)
+    assert isinstance(scores, CaptionScores)
+    return scores
+
+
+def _spread(name: str, scores: CaptionScores, starts: Longs, budgets: Sequence[int]) -> Figures:
+    """Best, mean and worst of the first n samples; CIDEr also at the numbers between."""
+    most = int(np.diff(starts).max())
+    figures: Figures = {}
+    for n in sorted(n for n in {*budgets, *(NUMBERS if name == "CIDEr" else ())} if n <= most):
+        found = best_average_worst(scores.each, starts, n)
+        figures |= {f"{kind}/{n}/{name}": found[kind] for kind in SPREAD}
+    return figures
+
+
+def _ranked(scores: Mapping[str, CaptionScores], starts: Longs, best: list[list[int]], n: int) -> Figures:
+    """Accuracy of the best caption of each picture, and CIDEr of the second best, and so on."""
+    first = starts[:-1] + np.array([places[0] for places in best])  # (I,)
+    figures: Figures = {f"consensus/{n}/{name}": each.of(first) for name, each in scores.items()}
+    for rank in range(1, RANKS + 1):
+        there = np.array([len(places) >= rank for places in best])
+        if there.any():
+            places = np.array([places[min(rank, len(places)) - 1] for places in best])
+            figures[f"rank/{n}/{rank}"] = mean(scores["CIDEr"].each[starts[:-1] + places], there)
+    return figures
+
+
+def _novel_objects(material: Material) -> Figures:
+    found = material.object_scores
+    figures: Figures = {}
+    for n in (n for n in NUMBERS if n <= found.f1.shape[1]):
+        figures[f"f1/{n}/average"] = found.statistics(n)
+        figures |= {f"f1/{n}/{name}": found.statistics(n, name) for name in found.objects}
+    return figures
 
 
 def check_meteor() -> str | None:

@@ -7,16 +7,16 @@ from typing import Any
 
 from coscap import __version__
 from coscap.files import write_json, write_text
-from coscap.report import figures, order, paper, tables
-from coscap.report.build import Results
+from coscap.report import figures, tables
+from coscap.report.build import ReportResults
 from coscap.report.measure import KEPT
 
-MARK = "coscap results 1"
+MARK = "coscap results 2"
 NOT_RUN = "<!-- not run: it needs the runs and takes hours -->"  # for the tests of the documentation
 
 
 def write_report(
-    results: Results,
+    results: ReportResults,
     out: Path,
     notes: Sequence[str],
     command: Sequence[str],
@@ -30,14 +30,14 @@ def write_report(
         pictures["best10"] = figures.best_ten(found, small, out / "best-ten")
     if results.novel_objects:
         pictures["f1"] = figures.f1_by_samples(found, out / "f1-by-samples")
-    checked = order.checks(found, large)
+    checked = tables.checks(found, large)
     write_json(out / "results.json", _json(results, checked, notes, command), indent=1)
     write_text(out / "README.md", _readme(results, checked, pictures, notes, command, goals or {}))
 
 
 def _readme(
-    results: Results,
-    checked: Sequence[order.Check],
+    results: ReportResults,
+    checked: Sequence[tables.OrderCheck],
     pictures: dict[str, Path],
     notes: Sequence[str],
     command: Sequence[str],
@@ -49,9 +49,10 @@ def _readme(
     parts = [
         "# Results",
         f"{len(results.pictures):,} pictures of `{results.options.split}`, {large} captions each"
-        + (f", mean ± standard deviation over {results.options.seeds} seeds of sampling" if many else "")
+        + (f", mean over {results.options.seeds} seeds of sampling" if many else "")
         + f". Latents are drawn at temperature {results.options.temperature:g}."
-        + f" Rows in **bold** are measured here, the others are the paper's ({paper.paper()['source']}).",
+        + f" Rows in **bold** are measured here, the others are the paper's ({tables.published()['source']}).",
+        _INTERVALS,
         "## What differs from the paper",
         _differences(results, notes),
         "## The runs",
@@ -71,7 +72,8 @@ def _readme(
         parts += [_picture(pictures["best10"], "CIDEr of the best ten captions after re-ranking") + _BEST_TEN]
         parts += ["## Diversity", _beside("diversity") + _DIVERSITY, tables.diversity(found, budgets)]
         parts += ["### Self-CIDEr", _beside("self_cider"), tables.self_cider(found, budgets)]
-    parts += ["## Contexts and objects", _SAID, tables.said(found, budgets)]
+    parts += ["## Hallucinated objects", _CHAIR, tables.hallucination(found, budgets)]
+    parts += ["## Contexts and objects", _CONTENT, tables.content(found, budgets)]
     if results.novel_objects:
         parts += ["## Novel objects", _beside("novel_objects") + _OBJECTS]
         parts += [tables.novel_objects(found, budgets), _picture(pictures["f1"], "F1 of novel objects")]
@@ -81,6 +83,11 @@ def _readme(
     return "\n\n".join(parts) + "\n"
 
 
+_INTERVALS = (
+    "± is half of the 95 % interval over pictures (bootstrap of 1,000 resamples, document frequencies fixed). ≈, and "
+    "grey where a viewer shows colours: the difference from the first row measured here is inside its interval (paired "
+    "bootstrap)."
+)
 _LATER = '"+": steps after those of the model that the run began with.'
 _ORACLE = (
     " For each picture and metric the best of its captions, then the mean over pictures; BLEU and METEOR "
@@ -95,7 +102,12 @@ _DIVERSITY = (
     f" The {KEPT} best different captions after re-ranking; unique is of all samples. The paper does not say "
     "which of the two mBLEU-4 it took. Its novel captions are of 1,000 pictures; their % is of 5,000."
 )
-_SAID = (
+_CHAIR = (
+    "Not in the paper. CHAIR with the published script's words, against what references name: the share of mentioned "
+    "objects that none of them names (i), of captions with such a mention (s), and of pictures whose captions are all "
+    "free of one (`docs/metrics.md`)."
+)
+_CONTENT = (
     "Not in the paper. Of the first samples: contexts (captions with a slot in place of each object) that differ; "
     "different classes of objects in a caption and in all captions of a picture; of the classes that a caption names, "
     "those that a reference of its picture names too; and of the classes that references name, those that a "
@@ -107,19 +119,19 @@ _OBJECTS = (
 
 
 def _beside(table: str) -> str:
-    return f"Beside the paper's {paper.where(table)}."
+    return f"Beside the paper's {tables.published_where(table)}."
 
 
-def _differences(results: Results, notes: Sequence[str]) -> str:
-    recipe, have, asked = results.stores.recipe, len(results.pictures), results.asked
-    told = []
-    if have < asked:
+def _differences(results: ReportResults, notes: Sequence[str]) -> str:
+    recipe, have, every = results.stores.recipe, len(results.pictures), results.split_pictures
+    differences = []
+    if have < every:
         which = "the first ones" if results.options.limit else "those that have regions"
-        told.append(
-            f"{have:,} of the {asked:,} pictures of the split: {which}. CIDEr takes its document frequencies from "
+        differences.append(
+            f"{have:,} of the {every:,} pictures of the split: {which}. CIDEr takes its document frequencies from "
             "these."
         )
-    told.append(
+    differences.append(
         f"Regions by `{recipe.name}`: at most {recipe.detections} detections"
         + (f" and a grid of {recipe.grid} x {recipe.grid}" if recipe.grid else "")
         + f", features of width {recipe.width}. The paper: Faster R-CNN with ResNet-101 on Visual Genome, width 2,048."
@@ -128,24 +140,24 @@ def _differences(results: Results, notes: Sequence[str]) -> str:
     if seen:
         most = max(run.training["steps"] * run.training["batch"] for run in seen)
         later = [run.name for run in seen if run.training.get("began with another model")]
-        told.append(
+        differences.append(
             f"At most {most:,} captions seen in training"
             + (f", without those of the models that {', '.join(later)} began with" if later else "")
             + ". The paper: 70,000 iterations, 88 epochs."
         )
     if results.pool is not None and results.pool[0] < results.pool[1]:
-        told.append(
+        differences.append(
             f"Re-ranking compares with {results.pool[0]:,} of the {results.pool[1]:,} training pictures: those "
             "that have regions."
         )
-    return "\n".join(f"- {each}" for each in [*notes, *told])
+    return "\n".join(f"- {each}" for each in [*notes, *differences])
 
 
-def _runs(results: Results) -> str:
+def _runs(results: ReportResults) -> str:
     rows = []
     for run in results.runs:
-        told = [run.training.get(name) for name in ("steps", "epochs", "batch", "pseudo weight")]
-        words = ["–" if value is None else f"{value:,}" for value in told]
+        values = [run.training.get(name) for name in ("steps", "epochs", "batch", "pseudo weight")]
+        words = ["–" if value is None else f"{value:,}" for value in values]
         if run.training.get("began with another model"):
             words[0] = f"+ {words[0]}"
         rows.append([f"**{run.name}**", f"`{shown(run.given)}`", *words, f"`{run.weights[:12]}`"])
@@ -154,9 +166,13 @@ def _runs(results: Results) -> str:
     return found + (f"\n\n{_LATER}" if later else "")
 
 
-def _order_words(checked: Sequence[order.Check], many: bool) -> str:
+def _order_words(checked: Sequence[tables.OrderCheck], many: bool) -> str:
     held = sum(check.holds for check in checked)
-    noise = " “Within the noise” means: by less than two standard errors over seeds." if many else ""
+    noise = (
+        " “Within the noise” means: by less than two standard errors over seeds, or than the interval over pictures."
+        if many
+        else ""
+    )
     return (
         f"COS-CVAE before COS-CVAE (paired) before Seq-CVAE (attn): it holds in {held} of {len(checked)} "
         f"figures.{noise} Seeds are of sampling; how much another training run would move a figure is not in it."
@@ -167,7 +183,7 @@ def _picture(path: Path, words: str) -> str:
     return f"![{words}]({path.name})"
 
 
-def _commands(results: Results, command: Sequence[str]) -> str:
+def _commands(results: ReportResults, command: Sequence[str]) -> str:
     options = results.options
     data, split, large = shown(options.data), options.split, options.budgets[-1]
     regions = " ".join(f"--regions {shown(path)}" for path in options.regions)
@@ -209,7 +225,7 @@ def _commands(results: Results, command: Sequence[str]) -> str:
 
 
 def shown(path: str | Path) -> str:
-    """A path as it is told to others: as given where it is relative, otherwise its last name."""
+    """A path as the page shows it: as given where it is relative, otherwise its last name."""
     text = str(path)
     name, equals, place = text.rpartition("=")
     if equals and Path(place).is_absolute() and " " not in place:
@@ -218,7 +234,7 @@ def shown(path: str | Path) -> str:
 
 
 def _json(
-    results: Results, checked: Sequence[order.Check], notes: Sequence[str], command: Sequence[str]
+    results: ReportResults, checked: Sequence[tables.OrderCheck], notes: Sequence[str], command: Sequence[str]
 ) -> dict[str, Any]:
     return {
         "format": MARK,
@@ -227,7 +243,7 @@ def _json(
         "data": results.prepared.digest,
         "split": results.options.split,
         "pictures": len(results.pictures),
-        "pictures of the split": results.asked,
+        "pictures of the split": results.split_pictures,
         "recipe": results.stores.recipe.name,
         "re-ranked with": results.pool,
         "differences": list(notes),
@@ -243,11 +259,17 @@ def _json(
                 "run": shown(each.method.run.given),
                 "weights": each.method.run.weights,
                 "training": each.method.run.training,
-                "mean": each.mean,
-                "deviation": each.deviation,
-                "seeds": each.by_seed,
+                "mean": _defined(each.mean),
+                "deviation": _defined(each.deviation),
+                "intervals": {name: ends for name, ends in each.intervals.items() if ends[0] == ends[0]},
+                "seeds": [_defined(figures) for figures in each.by_seed],
             }
             for each in results.found
         ],
-        "paper": paper.paper(),
+        "paper": tables.published(),
     }
+
+
+def _defined(figures: Mapping[str, float]) -> dict[str, float]:
+    """Without NaN, which JSON does not have: a figure that is not defined for these captions is left out."""
+    return {name: value for name, value in figures.items() if value == value}

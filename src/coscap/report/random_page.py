@@ -12,27 +12,17 @@ from pathlib import Path
 
 import numpy as np
 
-from coscap.data.collate import region_batch
 from coscap.errors import UserError
 from coscap.files import write_text
-from coscap.models.hub import load_pretrained
-from coscap.models.stepper import TorchStepper
-from coscap.report.build import Results
-from coscap.report.runs import Run
-from coscap.report.stores import Stores
-from coscap.search import SearchSettings, generate
-from coscap.search.select import rescore, select
-from coscap.text import load_classes
+from coscap.report.build import ReportResults
+from coscap.report.sampling import Sampler
 from coscap.vision.pictures import open_picture
 
-SHOWN = 5  # captions of each run
-POOL = 20  # draws that these are chosen from, as `coscap caption` does
-VARIETY = 0.5
 _SIDE = 320  # pixels of a photograph on the page
 
 
 @dataclass(frozen=True)
-class Shown:
+class RandomPicture:
     image_id: int
     name: str  # of the photograph's file
     human: list[str]
@@ -40,14 +30,14 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class RandomPictures:
     split: str
     seed: int
     out_of: int
-    pictures: list[Shown]
+    pictures: list[RandomPicture]
 
 
-def draw_random(results: Results, count: int, split: str, seed: int) -> Drawn:
+def draw_random(results: ReportResults, count: int, split: str, seed: int) -> RandomPictures:
     """Any pictures of the split that have regions and captions, all equally likely."""
     prepared, stores = results.prepared, results.stores
     references = prepared.references(split)
@@ -59,9 +49,10 @@ def draw_random(results: Results, count: int, split: str, seed: int) -> Drawn:
         )
     chosen = np.random.default_rng(seed).choice(len(there), min(count, len(there)), replace=False)
     ids = [there[place] for place in chosen.tolist()]
-    found = {run.name: five_captions(run, stores, ids, results.options.device) for run in results.runs}
+    work, device = results.options.work, results.options.device
+    found = {run.name: Sampler(run, stores, work, device).shown(ids) for run in results.runs}
     shown = [
-        Shown(
+        RandomPicture(
             image,
             prepared.name(prepared.index(image)),
             references[image],
@@ -69,28 +60,10 @@ def draw_random(results: Results, count: int, split: str, seed: int) -> Drawn:
         )
         for place, image in enumerate(ids)
     ]
-    return Drawn(split, seed, len(there), shown)
+    return RandomPictures(split, seed, len(there), shown)
 
 
-def five_captions(run: Run, stores: Stores, ids: list[int], device: str) -> list[list[str]]:
-    """What `coscap caption` would show of each picture; the best of a beam for a run without latents."""
-    loaded = load_pretrained(run.folder)
-    loaded.check_recipe(stores.recipe)
-    loaded.model.to(device)
-    batch = region_batch([stores.get(image) for image in ids])
-    stepper = TorchStepper(loaded.model)
-    objects = loaded.classes or load_classes("coco")
-    if not run.has_latents:
-        settings = SearchSettings(search="beam")
-        found = generate(stepper, batch, loaded.vocabulary, SHOWN, settings, objects=objects)
-    else:
-        drawn = generate(stepper, batch, loaded.vocabulary, POOL, SearchSettings(), objects=objects)
-        scored = rescore(stepper, batch, drawn, loaded.vocabulary)
-        found = [select(captions, SHOWN, VARIETY) for captions in scored]
-    return [[caption.text for caption in captions] for captions in found]
-
-
-def write_random(drawn: Drawn, path: Path) -> None:
+def write_random(drawn: RandomPictures, path: Path) -> None:
     lines = [
         f"# {len(drawn.pictures)} pictures drawn at random",
         f"Out of {drawn.out_of:,} of `{drawn.split}`, seed {drawn.seed}; none was left out. Five captions of each run, "
@@ -101,17 +74,18 @@ def write_random(drawn: Drawn, path: Path) -> None:
         lines.append(f"## {shown.image_id}")
         lines.append("**People**\n" + "\n".join(f"- {caption.strip()}" for caption in shown.human))
         lines += [
-            f"**{name}**\n" + "\n".join(f"- {text}" for text in said) for name, said in shown.captions.items()
+            f"**{name}**\n" + "\n".join(f"- {text}" for text in texts)
+            for name, texts in shown.captions.items()
         ]
     write_text(path, "\n\n".join(lines) + "\n")
 
 
-def write_html(drawn: Drawn, folder: Path, path: Path) -> None:
+def write_html(drawn: RandomPictures, folder: Path, path: Path) -> None:
     """The same with the photographs of a folder inside the page."""
     figures = []
     for shown in drawn.pictures:
         columns = {"people": shown.human, **shown.captions}
-        said = "".join(
+        columns_html = "".join(
             f"<div><h3>{html.escape(name)}</h3><ul>"
             + "".join(f"<li>{html.escape(text.strip())}</li>" for text in texts)
             + "</ul></div>"
@@ -119,7 +93,7 @@ def write_html(drawn: Drawn, folder: Path, path: Path) -> None:
         )
         figures.append(
             f'<section><figure><img src="{_data_uri(_photograph(folder, shown))}" alt="">'
-            f"<figcaption>{shown.image_id}</figcaption></figure>{said}</section>"
+            f"<figcaption>{shown.image_id}</figcaption></figure>{columns_html}</section>"
         )
     title = f"{len(drawn.pictures)} pictures drawn at random from {drawn.split}"
     page = f"<!doctype html><meta charset=utf-8><title>{title}</title><style>{_STYLE}</style><h1>{title}</h1>"
@@ -134,7 +108,7 @@ _STYLE = (
 )
 
 
-def _photograph(folder: Path, shown: Shown) -> Path:
+def _photograph(folder: Path, shown: RandomPicture) -> Path:
     names = [Path(shown.name).name, f"{shown.image_id}.jpg", f"{shown.image_id:012d}.jpg"]
     for name in names:
         if (folder / name).is_file():

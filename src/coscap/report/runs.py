@@ -1,15 +1,21 @@
-"""What is reported on: runs of `coscap train` and saved models."""
+"""What is reported on: runs of `coscap train`, saved models, and the regions of pictures."""
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from coscap.errors import UserError
 from coscap.files import read_json, read_text
+from coscap.progress import track
 from coscap.shipped import model_folder
+from coscap.vision.published import Store, open_regions
+from coscap.vision.regions import Recipe, Regions
 
 METHODS = {
     "pseudo": "COS-CVAE",
@@ -17,7 +23,7 @@ METHODS = {
     "seq_cvae": "Seq-CVAE (attn)",
     "updown": "UpDown",
 }
-"""The paper's name of each kind of run."""
+"""The paper's name of each kind of run; a kind that the paper does not have is called by its own name."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +33,10 @@ class Run:
     name: str  # as the tables call it
     given: str  # as the user named the folder
     folder: Path  # that holds the model
-    role: str  # a key of METHODS
+    role: str  # a key of METHODS, or another kind of model
     weights: str  # digest
     training: dict[str, Any] = field(default_factory=dict)  # what is known of how it was trained
-
-    @property
-    def has_latents(self) -> bool:
-        return self.role != "updown"
+    has_latents: bool = True  # whether captions differ by draws; a beam is searched otherwise
 
 
 def open_runs(given: Sequence[str]) -> list[Run]:
@@ -63,15 +66,15 @@ def open_run(given: str) -> Run:
     setup = _setup(path) or _setup(folder.parent)
     role = kind
     if kind == "cos_cvae":
-        told = bool(setup.get("pseudo")) if setup else name == METHODS["pseudo"]
-        role = "pseudo" if told else "paired"
+        with_pseudo = bool(setup.get("pseudo")) if setup else name == METHODS["pseudo"]
+        role = "pseudo" if with_pseudo else "paired"
     return Run(
-        name=name or METHODS[role],
+        name=name or METHODS.get(role, role),
         given=str(path),
         folder=folder,
         role=role,
         weights=str(config.get("weights")),
-        training=_told(setup, notes),
+        training=_training(setup, notes),
     )
 
 
@@ -82,18 +85,56 @@ def _setup(folder: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _told(setup: dict[str, Any], notes: dict[str, Any]) -> dict[str, Any]:
+def _training(setup: dict[str, Any], notes: dict[str, Any]) -> dict[str, Any]:
     """Steps, epochs and captions seen, as far as run or model say."""
     setup = setup or notes.get("training") or {}
     seen: dict[str, Any] = notes.get("validation") or {}
     step, epoch = notes.get("step", seen.get("step")), notes.get("epoch", seen.get("epoch"))
-    told = {
+    known = {
         "steps": step,
         "epochs": None if epoch is None else round(float(epoch), 2),
         "batch": setup.get("batch_size"),
     }
     if setup.get("start"):
-        told["began with another model"] = True
+        known["began with another model"] = True
     if setup.get("pseudo"):
-        told["pseudo weight"] = setup["pseudo"].get("weight")
-    return {name: value for name, value in told.items() if value is not None}
+        known["pseudo weight"] = setup["pseudo"].get("weight")
+    return {name: value for name, value in known.items() if value is not None}
+
+
+class Stores:
+    """Regions of training and test pictures may be in different files; they must have been made in one way."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.stores: list[Store] = [open_regions(path) for path in paths]
+        for store in self.stores[1:]:
+            if store.recipe != self.recipe:
+                raise UserError(
+                    f"{store.path} was made by the recipe {store.recipe.name} and {self.stores[0].path} by "
+                    f"{self.recipe.name}; make the regions in one way."
+                )
+
+    def __str__(self) -> str:
+        return ", ".join(str(store.path) for store in self.stores)
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.stores[0].recipe
+
+    def __contains__(self, image: object) -> bool:
+        return any(image in store for store in self.stores)
+
+    def get(self, image: int) -> Regions:
+        return next(store for store in self.stores if image in store).get(image)
+
+    def checksum(self, image: int) -> int:
+        """Names the features of a picture."""
+        return zlib.crc32(np.ascontiguousarray(self.get(image).features, np.float16).data)
+
+    def means(self, images: Sequence[int], label: str) -> NDArray[np.float32]:
+        """The mean feature of each picture's regions, (I, F)."""
+        means = np.zeros((len(images), self.recipe.width), np.float32)
+        for mean, image in zip(means, track(images, label, unit="image"), strict=True):
+            features: NDArray[Any] = self.get(image).features  # (R, F)
+            mean[:] = features.mean(axis=0, dtype=np.float32) if len(features) else 0
+        return means

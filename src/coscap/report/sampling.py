@@ -1,4 +1,6 @@
-"""Captions of every picture for the report, kept on disk and gone on with where they stop.
+"""Captions of every picture for the report, kept on disk and continued where they stop.
+
+This is the one place of the report that loads models and searches.
 
 A set of samples is two files, named after all that decides its captions but the pictures:
     WEIGHTS-SEARCH-N-seedS-HASH.json     weights and search settings
@@ -14,24 +16,38 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from coscap.captioner import Captioner
 from coscap.data.collate import region_batch
 from coscap.files import write_json
 from coscap.models.hub import Pretrained, load_pretrained
 from coscap.models.stepper import TorchStepper
 from coscap.progress import bar
-from coscap.report.runs import Run
-from coscap.report.stores import Stores
+from coscap.report.runs import Run, Stores
 from coscap.search import SearchSettings, generate
 from coscap.text import load_classes
 
 PICTURES_AT_ONCE = 32
 ROWS_AT_ONCE = 2048  # captions in work at once; no effect on the result
 
+SHOWN = 5  # captions of each run on the page of random pictures
+POOL = 20  # draws that these are chosen from, as `coscap caption` does
+VARIETY = 0.5
+
 Samples = dict[int, list[str]]
 
 
+def latent_settings(seed: int, temperature: float) -> SearchSettings:
+    """Draws of latents."""
+    return SearchSettings(seed=seed, latent_temperature=temperature)
+
+
+def beam_settings(search: str) -> SearchSettings:
+    """A beam ("beam") or a diverse beam ("diverse")."""
+    return SearchSettings(search=search)  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
-class Wanted:
+class SampleSet:
     """One set of samples of one run."""
 
     run: Run
@@ -64,7 +80,16 @@ class Sampler:
         loaded.model.to(self.device)
         return loaded
 
-    def samples(self, wanted: Wanted, pictures: Sequence[int]) -> Samples:
+    @property
+    def has_latents(self) -> bool:
+        """Whether two draws can differ."""
+        return bool(self.captioner.model.latent_names)
+
+    @cached_property
+    def captioner(self) -> Captioner:
+        return Captioner(self.loaded, TorchStepper(self.loaded.model.eval()), device=self.device)
+
+    def samples(self, wanted: SampleSet, pictures: Sequence[int]) -> Samples:
         path = wanted.file(self.work)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path.with_suffix(".json"), wanted.describe(), indent=1)
@@ -85,10 +110,10 @@ class Sampler:
                     advance(len(here))
         return {image: found[image] for image in pictures}
 
-    def _search(self, wanted: Wanted, pictures: Sequence[int]) -> list[list[str]]:
+    def _search(self, wanted: SampleSet, pictures: Sequence[int]) -> list[list[str]]:
         batch = region_batch([self.stores.get(image) for image in pictures])
         found = generate(
-            TorchStepper(self.loaded.model),
+            self.captioner.model,
             batch,
             self.loaded.vocabulary,
             wanted.n,
@@ -97,6 +122,13 @@ class Sampler:
             classes=self.stores.recipe.classes,
         )
         return [[caption.text for caption in captions] for captions in found]
+
+    def shown(self, ids: Sequence[int]) -> list[list[str]]:
+        """What `coscap caption` would show of each picture; the best of a beam for a run without latents."""
+        settings = SearchSettings() if self.has_latents else beam_settings("beam")
+        regions = [self.stores.get(image) for image in ids]
+        found = self.captioner.describe([str(image) for image in ids], regions, SHOWN, settings=settings)
+        return [[caption.text for caption in each.captions] for each in found]
 
 
 def read_lines(path: Path) -> dict[tuple[int, int], list[str]]:

@@ -1,15 +1,50 @@
-"""The paper's tables in Markdown: our rows in bold, the published ones below them."""
+"""The paper's tables in Markdown: our rows in bold, the published ones (paper.json) below them.
 
+± is half of the 95 % interval over pictures. A figure is grey and has "≈" where its difference from the first row's is
+inside the interval of that difference (a paired bootstrap over pictures).
+"""
+
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files as resources
+from itertools import pairwise
+from math import sqrt
+from typing import Any
 
-from coscap.report import paper
-from coscap.report.methods import PUBLISHED_AS, Measured
-from coscap.report.order import Check
+from coscap.metrics.table import METRICS
+from coscap.report.build import PUBLISHED_AS, Measured
 
-ACCURACY = ("BLEU-4", "BLEU-3", "BLEU-2", "BLEU-1", "CIDEr", "ROUGE-L", "METEOR", "SPICE")
+PAPER = ("BLEU-4", "BLEU-3", "BLEU-2", "BLEU-1", "CIDEr", "ROUGE-L", "METEOR", "SPICE")
+_OTHERS = (metric.name for metric in METRICS if metric.of == "captions" and metric.name != "CIDEr-plain")
+ACCURACY = (*PAPER, *(name for name in _OTHERS if name not in PAPER))
+ORDER = ("pseudo", "paired", "seq_cvae")  # the paper's, best first
 OBJECTS = ("bottle", "bus", "couch", "microwave", "pizza", "racket", "suitcase", "zebra", "average")
 
 _DASH = "–"
+
+
+@lru_cache(maxsize=1)
+def published() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((resources("coscap.report") / "paper.json").read_text("utf-8"))
+    return content
+
+
+def published_where(table: str) -> str:
+    return str(published()[table]["where"])
+
+
+def published_rows(table: str, **fields: Any) -> list[dict[str, Any]]:
+    """The rows of a published table whose fields have these values."""
+    found: list[dict[str, Any]] = published()[table]["rows"]
+    return [row for row in found if all(row.get(name) == value for name, value in fields.items())]
+
+
+def published_value(table: str, metric: str, **fields: Any) -> float | None:
+    """One published number, or None where the paper has none."""
+    found = [row[metric] for row in published_rows(table, **fields) if metric in row]
+    return float(found[0]) if found else None
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
@@ -18,23 +53,26 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> 
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, line, *rows])
 
 
-def figure(measured: Measured, name: str, digits: int = 3) -> str:
-    """A mean with its deviation over seeds; a dash where it was not measured."""
+def figure(measured: Measured, name: str, digits: int = 3, base: Measured | None = None) -> str:
+    """A mean and half of its interval, grey where it does not differ clearly from the base's; or a dash."""
     if name not in measured.mean or measured.mean[name] != measured.mean[name]:
         return _DASH
     text = f"{measured.mean[name]:,.{digits}f}"
-    spread = measured.deviation.get(name)
-    return text if spread is None else f"{text} ± {spread:,.{digits}f}"
+    if name in measured.intervals:
+        low, high = measured.intervals[name]
+        text += f" ± {(high - low) / 2:,.{digits}f}" if low == low else ""
+    change = None if base is None or base is measured else measured.minus(base, name)
+    return text if change is None or change.clear else f'<span style="color:gray">{text} ≈</span>'
 
 
 def oracle(found: Sequence[Measured], n: int) -> str:
-    ours = [[f"**{each.method.name}**", *_accuracy(each, f"oracle/{n}")] for each in found]
+    ours = [[f"**{each.method.name}**", *_accuracy(each, f"oracle/{n}", found[0])] for each in found]
     return table(["", *ACCURACY], [*ours, *_published("oracle", ACCURACY, 3, samples=n)])
 
 
 def consensus(found: Sequence[Measured], budgets: Sequence[int]) -> str:
     ours = [
-        [f"**{each.method.name}**", str(n), *_accuracy(each, f"consensus/{n}")]
+        [f"**{each.method.name}**", str(n), *_accuracy(each, f"consensus/{n}", found[0])]
         for n in budgets
         for each in found
     ]
@@ -58,17 +96,17 @@ def diversity(found: Sequence[Measured], budgets: Sequence[int]) -> str:
     rows = []
     for n in budgets:
         for each in found:
-            row = [f"**{each.method.name}**", str(n), figure(each, f"unique/{n}", 1)]
-            row += [figure(each, f"best5/{n}/{name}", digits) for name, digits in names]
-            rows.append(row + [figure(each, f"best5/{n}/Div-{k}") for k in (1, 2)])
-    for theirs in paper.rows("diversity"):
+            row = [f"**{each.method.name}**", str(n), figure(each, f"all/{n}/unique", 1, found[0])]
+            row += [figure(each, f"best5/{n}/{name}", digits, found[0]) for name, digits in names]
+            rows.append(row + [figure(each, f"best5/{n}/Div-{k}", 3, found[0]) for k in (1, 2)])
+    for theirs in published_rows("diversity"):
         numbers = [f"{theirs['unique']:.1f}", f"{theirs['novel']:,.0f}", f"{theirs['novel'] / 50:.1f}"]
         numbers += [f"{theirs['mBLEU']:.2f} (which?)", "", f"{theirs['Div-1']:.2f}", f"{theirs['Div-2']:.2f}"]
         rows.append([f"{theirs['method']}, paper", "", *numbers])
     return table(head, rows)
 
 
-def said(found: Sequence[Measured], budgets: Sequence[int]) -> str:
+def content(found: Sequence[Measured], budgets: Sequence[int]) -> str:
     head = [
         "",
         "of",
@@ -78,12 +116,12 @@ def said(found: Sequence[Measured], budgets: Sequence[int]) -> str:
         "named by people %",
         "found %",
     ]
-    names = (("contexts", 1), ("objects-each", 2), ("objects", 2), ("named", 1), ("found", 1))
+    names = (("contexts", 1), ("objects-each", 2), ("objects-all", 2), ("named", 1), ("found", 1))
     rows = [
         [
             f"**{each.method.name}**",
             str(n),
-            *(figure(each, f"said/{n}/{name}", digits) for name, digits in names),
+            *(figure(each, f"all/{n}/{name}", digits, found[0]) for name, digits in names),
         ]
         for n in budgets
         for each in found
@@ -91,16 +129,28 @@ def said(found: Sequence[Measured], budgets: Sequence[int]) -> str:
     return table(head, rows)
 
 
+def hallucination(found: Sequence[Measured], budgets: Sequence[int]) -> str:
+    names = ("CHAIR-i", "CHAIR-s", "CHAIR-free")
+    sets = [(of, n) for n in budgets for of in ("all", "best5")]
+    rows = []
+    for of, n in sets:
+        for each in found:
+            cells = [figure(each, f"{of}/{n}/{name}", 1, found[0]) for name in names]
+            if any(cell != _DASH for cell in cells):
+                rows.append([f"**{each.method.name}**", str(n) if of == "all" else f"best 5 of {n}", *cells])
+    return table(["", "of", *(f"{name} %" for name in names)], rows)
+
+
 def self_cider(found: Sequence[Measured], budgets: Sequence[int]) -> str:
     head = ["", *(f"best 5 of {n}" for n in budgets), *(f"all {n}" for n in budgets)]
     rows = []
     for each in found:
-        names = [f"best5/{n}/self-CIDEr" for n in budgets] + [f"self-CIDEr/{n}" for n in budgets]
-        rows.append([f"**{each.method.name}**", *(figure(each, name) for name in names)])
+        names = [f"{of}/{n}/self-CIDEr-references" for of in ("best5", "all") for n in budgets]
+        rows.append([f"**{each.method.name}**", *(figure(each, name, 3, found[0]) for name in names)])
     blank = [""] * (len(head) - 2)
     rows += [
-        [f"{row['method']}, paper (of which captions is not said)", f"{row['self-CIDEr']:.2f}", *blank]
-        for row in paper.rows("self_cider")
+        [f"{row['method']}, paper (does not say of which captions)", f"{row['self-CIDEr']:.2f}", *blank]
+        for row in published_rows("self_cider")
     ]
     return table(head, rows)
 
@@ -110,14 +160,18 @@ def spread(found: Sequence[Measured], budgets: Sequence[int]) -> str:
     rows = [
         [
             f"**{each.method.name}**",
-            *(figure(each, f"{kind}/{n}/CIDEr") for n in budgets for kind in ("average", "worst")),
+            *(
+                figure(each, f"{kind}/{n}/CIDEr", 3, found[0])
+                for n in budgets
+                for kind in ("average", "worst")
+            ),
         ]
         for each in found
     ]
     blank = [""] * (len(head) - 3)
     rows += [
         [f"{row['method']}, paper, of 20", f"{row['average']:.3f}", f"{row['worst']:.3f}", *blank]
-        for row in paper.rows("spread")
+        for row in published_rows("spread")
     ]
     return table(head, rows)
 
@@ -126,7 +180,7 @@ def novel_objects(found: Sequence[Measured], budgets: Sequence[int]) -> str:
     rows = [
         [
             f"**{each.method.name}**, any of {n}",
-            *(figure(each, f"f1/{n}/{name}", 1) for name in OBJECTS),
+            *(figure(each, f"f1/{n}/{name}", 1, found[0]) for name in OBJECTS),
         ]
         for each in found
         for n in (1, *budgets)
@@ -134,15 +188,71 @@ def novel_objects(found: Sequence[Measured], budgets: Sequence[int]) -> str:
     return table(["", *OBJECTS], [*rows, *_published("novel_objects", OBJECTS, 1)])
 
 
-def order(found: Sequence[Check], samples: int) -> str:
+@dataclass(frozen=True)
+class OrderCheck:
+    """One figure of the methods in the paper's order."""
+
+    title: str
+    name: str  # of the figure
+    higher: bool  # whether more is better
+    values: tuple[tuple[str, float], ...]  # role and mean, best expected first
+    holds: bool  # each is better than the next
+    surely: (
+        bool  # each by more than two standard errors over seeds and by more than the interval over pictures
+    )
+
+
+def checks(found: Sequence[Measured], samples: int) -> list[OrderCheck]:
+    """The checks that these methods allow; the first run of each role counts."""
+    by_role = {each.method.role: each for each in reversed(found)}
+    roles = [role for role in ORDER if role in by_role]
+    if len(roles) < 2:
+        return []
+    wanted = [(f"best of {samples} (oracle) CIDEr", f"oracle/{samples}/CIDEr", True)]
+    for n in sorted({min(20, samples), samples}):
+        wanted.append((f"mBLEU-4, best 5 of {n}", f"best5/{n}/mBLEU-4-corpus", False))
+        wanted.append((f"Div-2, best 5 of {n}", f"best5/{n}/Div-2", True))
+    return [
+        _check(title, name, higher, [by_role[role] for role in roles])
+        for title, name, higher in wanted
+        if all(name in by_role[role].mean for role in roles)
+    ]
+
+
+def _check(title: str, name: str, higher: bool, found: list[Measured]) -> OrderCheck:
+    sign = 1.0 if higher else -1.0
+    gaps = [sign * (one.mean[name] - other.mean[name]) for one, other in pairwise(found)]
+    errors = [
+        2.0 * sqrt(_squared_error(one, name) + _squared_error(other, name)) for one, other in pairwise(found)
+    ]
+    return OrderCheck(
+        title,
+        name,
+        higher,
+        tuple((each.method.role, each.mean[name]) for each in found),
+        all(gap > 0 for gap in gaps),
+        all(name in each.deviation for each in found)
+        and all(gap > error for gap, error in zip(gaps, errors, strict=True))
+        and all(
+            (step := one.minus(other, name)) is not None and step.clear for one, other in pairwise(found)
+        ),
+    )
+
+
+def _squared_error(measured: Measured, name: str) -> float:
+    """Of the mean over seeds; 0 where there is one seed only."""
+    return measured.deviation.get(name, 0.0) ** 2 / max(1, len(measured.by_seed))
+
+
+def order(found: Sequence[OrderCheck], samples: int) -> str:
     """The order check: ours with its verdict, and the paper's numbers."""
     rows = []
     for check in found:
         sign = ">" if check.higher else "<"
-        ours = f" {sign} ".join(f"{PUBLISHED_AS[role]} {mean:.3f}" for role, mean in check.values)
+        ours = f" {sign} ".join(f"{PUBLISHED_AS.get(role, role)} {mean:.3f}" for role, mean in check.values)
         verdict = "yes" if check.holds else "**no**"
         if check.holds and not check.surely:
-            verdict = "yes, within the noise of seeds"
+            verdict = "yes, within the noise"
         rows.append([check.title, f"{ours}?", verdict, _paper_order(check, samples)])
     return table(["", "ours", "holds", "paper"], rows, left=4)
 
@@ -159,20 +269,20 @@ def goals(found: Sequence[Measured], wanted: Mapping[str, float]) -> str:
     return table(["", "goal", *(f"**{each.method.name}**" for each in found)], rows)
 
 
-def _paper_order(check: Check, samples: int) -> str:
+def _paper_order(check: OrderCheck, samples: int) -> str:
     values = []
     for role, _ in check.values:
-        method = PUBLISHED_AS[role]
+        method = PUBLISHED_AS.get(role)
         if check.name.startswith("oracle"):
-            values.append(paper.value("oracle", "CIDEr", method=method, samples=samples))
+            values.append(published_value("oracle", "CIDEr", method=method, samples=samples))
         else:
             name = "mBLEU" if "mBLEU" in check.name else "Div-2"
-            values.append(paper.value("diversity", name, method=method))
+            values.append(published_value("diversity", name, method=method))
     return ", ".join(_DASH if value is None else f"{value:g}" for value in values)
 
 
-def _accuracy(measured: Measured, prefix: str) -> list[str]:
-    return [figure(measured, f"{prefix}/{metric}") for metric in ACCURACY]
+def _accuracy(measured: Measured, prefix: str, base: Measured) -> list[str]:
+    return [figure(measured, f"{prefix}/{metric}", base=base) for metric in ACCURACY]
 
 
 def _published(name: str, metrics: Sequence[str], digits: int, **fields: int) -> list[list[str]]:
@@ -181,5 +291,5 @@ def _published(name: str, metrics: Sequence[str], digits: int, **fields: int) ->
             f"{row['method']}, paper",
             *(f"{row[metric]:.{digits}f}" if metric in row else _DASH for metric in metrics),
         ]
-        for row in paper.rows(name, **fields)
+        for row in published_rows(name, **fields)
     ]

@@ -147,7 +147,7 @@ def depths(parent: Array) -> Array:
 
 
 def ordered_tree(parent: Array, word: Array) -> tuple[Array, Array, Array]:
-    """Renumber nodes level by level so that the children of a node lie together, sorted by word.
+    """Renumber nodes level by level so that the children of a node are next to each other, sorted by word.
 
     Returns the new number of each node, the first child of each new node (one entry more than nodes) and the words.
     """

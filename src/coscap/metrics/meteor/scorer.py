@@ -12,7 +12,7 @@ from coscap.errors import UserError
 from coscap.metrics.meteor import matches
 from coscap.metrics.meteor.lexicon import Lexicon
 from coscap.metrics.meteor.normalise import normalise
-from coscap.metrics.meteor.statistics import COLUMNS, score_groups, score_of, scores_of, sum_of
+from coscap.metrics.meteor.statistics import COLUMNS, added_of, score_groups, score_of, scores_of, sum_of
 from coscap.metrics.meteor.tables import Tables, open_tables
 
 Array = np.ndarray[Any, Any]
@@ -122,6 +122,17 @@ def scores(statistics: Array) -> Array:
 def corpus_score(statistics: Array) -> float:
     """The score of the captions together, of their added statistics; not the mean of their scores."""
     return float(score_of(sum_of(statistics)))
+
+
+def corpus_terms(statistics: Array) -> Array:
+    """What `corpus_score` adds up of each caption, (23, captions): sums of any choice go to `scores_of_sums`."""
+    return np.ascontiguousarray(added_of(statistics).T, np.float64)
+
+
+def scores_of_sums(sums: Array) -> Array:
+    """Corpus scores of sums of `corpus_terms`, (23, ...) -> (...)."""
+    rows = np.rint(sums.reshape(COLUMNS, -1).T).astype(np.int64)
+    return scores(np.ascontiguousarray(rows)).reshape(sums.shape[1:])
 
 
 class _Sentences:

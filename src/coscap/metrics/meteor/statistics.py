@@ -80,13 +80,21 @@ def score_of(statistics: Array) -> float:
 
 
 @compiled
+def added_of(statistics: Array) -> Array:
+    """What each caption adds to a corpus, (N, COLUMNS): its statistics, without the chunk of a perfect match."""
+    added = statistics.copy()
+    for row in added:
+        if is_same(row):
+            row[_CHUNKS] -= 1
+    return added
+
+
+@compiled
 def sum_of(statistics: Array) -> Array:
     """The statistics of a corpus from those of its captions (N, COLUMNS)."""
     total = np.zeros(COLUMNS, np.int64)
-    for row in statistics:
+    for row in added_of(statistics):
         total += row
-        if is_same(row):
-            total[_CHUNKS] -= 1
     return total
 
 
