@@ -42,7 +42,7 @@ def made(width: int, height: int, kind: str = "PNG") -> bytes:
 
 
 def test_captions_are_those_of_the_captioner(client: TestClient, captioner: Captioner) -> None:
-    fields = {"n": "3", "seed": "4", "variety": "0.3", "temperature": "0.8", "max_length": "6"}
+    fields = {"n": "3", "seed": "4", "variety": "0.3", "latent_temperature": "0.8", "max_length": "6"}
     answer = client.post("/captions", files=[photo(EXAMPLES[0]), photo(EXAMPLES[1])], data=fields)
     assert answer.status_code == 200, answer.text
     told = answer.json()
@@ -90,7 +90,7 @@ def test_search_settings_reach_the_search(client: TestClient) -> None:
         ({"n": ["1", "2"]}, "given twice"),
         ({"variety": "2"}, "variety"),
         ({"variety": "nan"}, "variety"),
-        ({"temperature": "-1"}, "temperature"),
+        ({"latent_temperature": "-1"}, "latent_temperature"),
         ({"seed": str(2**80)}, "seed"),
         ({"search": "magic"}, "search"),
         ({"max_length": "1000"}, "max_length"),
@@ -194,7 +194,7 @@ def test_other_addresses(client: TestClient) -> None:
     assert health["status"] == "ok" and health["waiting"] == 0
     schema = client.get("/openapi.json").json()
     form = schema["paths"]["/captions"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
-    assert {"photos", "n", "variety", "seed", "temperature"} <= set(form["properties"])
+    assert {"photos", "n", "variety", "seed", "latent_temperature"} <= set(form["properties"])
     docs = client.get("/docs")
     assert "POST /variations" in docs.text and "{{" not in docs.text
 

@@ -200,7 +200,7 @@ def test_the_page_asks_for_what_the_command_gives_by_default(
         fields = browser.run(
             f"$('variety').value = {slide}, Object.fromEntries([...form(state.photos[0])].slice(1))"
         )
-        sent[slide] = (float(fields["temperature"]), float(fields["variety"]))
+        sent[slide] = (float(fields["latent_temperature"]), float(fields["variety"]))
     assert sent == {0: ACCURATE, 50: (SearchSettings().latent_temperature, 0.5), 100: DIVERSE}
 
 

@@ -21,6 +21,8 @@ def save_tiny_model(path: Path, kind: str = "cos_cvae") -> Path:
         attention_lstm=16, language_lstm=16, region_projection=16, attention_width=8, context_posterior=8,
         object_posterior=8, context_prior=8, object_prior=8, classes=len(recipe.classes),
     )  # fmt: skip
-    model = build_model(preset("small", kind=kind, vocabulary=len(vocabulary), region_width=recipe.width, **config))
+    model = build_model(
+        preset("small", kind=kind, vocabulary=len(vocabulary), region_width=recipe.width, **config)
+    )
     save_pretrained(model, path, vocabulary=vocabulary, recipe=recipe, classes=classes)
     return path

@@ -20,10 +20,12 @@ def model_folder(name: str | Path) -> str | Path:
 
 def detector_name(recipe: Recipe | None, source: str) -> str:
     """The name of the detector that makes regions of a recipe."""
-    from coscap.vision.builtin import RECIPE
+    from coscap.vision.builtin import EYES, RECIPE, tuned_recipe
 
     if recipe is None or recipe.name == RECIPE.name:
         return "builtin"
+    if (EYES / "words.json").is_file() and recipe == tuned_recipe(EYES, recipe.words):
+        return "builtin:words"
     kind, _, rest = recipe.name.partition(":")
     name = rest.rpartition("@")[0]
     if kind in ("torchvision", "hf") and name and (kind == "torchvision" or "/" in name):

@@ -118,7 +118,7 @@ def train_embedding(
     config = EmbeddingConfig(
         vocabulary=len(prepared.vocabulary),
         region_width=store.recipe.width,
-        classes=len(store.recipe.classes),
+        classes=len(store.recipe.classes) + len(store.recipe.words),
         width=settings.width,
         pooling=settings.pooling,  # type: ignore[arg-type]
     )

@@ -39,6 +39,11 @@ def slot_tokens(recipe: Recipe, classes: ObjectClasses, vocabulary: Vocabulary) 
         known = by_name.get(name)
         singular.append(token(known.singular if known else name))
         plural.append(token(known.plural) if known else -1)
+    ones = {word for each in classes.classes for word in each.words}
+    many = {word for each in classes.classes for word in each.plurals}
+    for word in recipe.words:  # a word region fills a slot with its own word, where that names an object
+        singular.append(token(word) if word in ones else -1)
+        plural.append(token(word) if word in many else -1)
     if max(singular, default=-1) < 0:
         raise UserError(
             f"None of the classes of {recipe.name} is in the vocabulary; prepare the data with its class list."

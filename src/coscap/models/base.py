@@ -27,7 +27,7 @@ from coscap.models.kernels import (
 )
 from coscap.models.latents import Latents, LatentState, Prior
 from coscap.models.noise import NoiseSource, row_keys
-from coscap.models.regions import RegionEncoder, RegionValues
+from coscap.models.regions import RegionEncoder, RegionValues, label_tokens
 from coscap.text.objects import ObjectClasses
 from coscap.text.vocabulary import SLOT, SLOTS, START, UNK, Vocabulary
 from coscap.vision.regions import Recipe
@@ -73,6 +73,7 @@ class TeacherForcedBatch:
     previous: Tensor  # (N,) x_{t-1}, START at first
     context: Tensor  # (N,) x^m_t
     noise: NoiseSource
+    keys: Tensor | None = None  # (B,) what the noise of each caption is seeded with, if it has its own
 
     def with_targets(self, targets: Tensor) -> "TeacherForcedBatch":
         """The same with other words; targets: (N,)"""
@@ -95,6 +96,7 @@ class InferredLatents:
     kl_context: Tensor | None = None  # (N, Zm)
     kl_object: Tensor | None = None  # (N, Zo)
     extra: Tensor | None = None  # (B,) further losses
+    object_draws: Tensor | None = None  # (N,) the words at which z^o is drawn; None: all
 
     @property
     def z(self) -> Tensor | None:
@@ -130,6 +132,7 @@ class CaptionModel(nn.Module, ABC):
         shared = self.embeds_words or not own
         self.words = WordEmbedding(config.vocabulary, config.word_width) if shared else None
         self.own_words = WordEmbedding(config.vocabulary, config.decoder_word_width) if own else None
+        self.regions.share_words(self.decoder_words)
         context, objects = self.latent_widths(config)
         self.decoder = decoder(config, context + objects, objects)
         self.output = OutputLayer(config, self.decoder_words, objects)
@@ -150,6 +153,10 @@ class CaptionModel(nn.Module, ABC):
         words = self.own_words if self.own_words is not None else self.words
         assert words is not None
         return words
+
+    def set_names(self, recipe: Recipe, objects: ObjectClasses, vocabulary: Vocabulary) -> None:
+        """Tell a new model which tokens the labels of regions stand for; they are saved with its weights."""
+        self.regions.set_label_tokens(label_tokens(recipe, objects, vocabulary))
 
     # Training
 
@@ -202,6 +209,7 @@ class CaptionModel(nn.Module, ABC):
             previous=torch.cat([first, targets[packing.previous]]),
             context=packing.pack(batch.context),
             noise=NoiseSource(packing.captions, packing.positions, generator, keys),
+            keys=keys,
         )
 
     def input_tokens(self, forced: TeacherForcedBatch) -> Tensor:
@@ -243,20 +251,25 @@ class CaptionModel(nn.Module, ABC):
         packing, config = forced.packing, self.config
         zeros = reconstruction.new_zeros(len(forced.batch.rows))
 
-        def summed(kl: Tensor | None, floor: float) -> tuple[Tensor, Tensor, Tensor]:
+        def summed(
+            kl: Tensor | None, floor: float, drawn: Tensor | None = None
+        ) -> tuple[Tensor, Tensor, Tensor]:
             if kl is None:
                 return zeros, zeros, reconstruction.new_zeros(0)
             each = kl.sum(1)  # (N,)
             whole = packing.sums(each)
             free = whole
             if floor and config.free_bits_per == "step":
-                free = packing.sums(each.clamp(min=floor))
+                free = each.clamp(min=floor)
+                free = packing.sums(free if drawn is None else free * drawn)
             elif floor:
                 free = whole.clamp(min=floor)
             return whole, free, kl.detach().mean(0)
 
         kl_context, free_context, context_dimensions = summed(latents.kl_context, config.free_bits_context)
-        kl_object, free_object, object_dimensions = summed(latents.kl_object, config.free_bits_object)
+        kl_object, free_object, object_dimensions = summed(
+            latents.kl_object, config.free_bits_object, latents.object_draws
+        )
         return LossTerms(
             reconstruction=packing.sums(reconstruction),
             kl_context=kl_context,
@@ -339,7 +352,7 @@ class CaptionModel(nn.Module, ABC):
         logs, attention, decoder = self.decode(unique, context, objects, shared, state.groups, state.decoder)
         history = state.history
         if history is not None:
-            history = (*history, (_value(context), _value(objects)))
+            history = (*history, (_value(context), _value(objects), objects.drawn if objects else None))
         after = DecodeState(shared, state.groups, decoder, context, objects, state.step + 1, history)
         return logs, after, nn.functional.pad(attention, (0, shared.width - attention.shape[1]))
 

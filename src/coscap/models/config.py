@@ -27,6 +27,13 @@ class ModelConfig(BaseModel):
     """Features are multiplied by this; L2-normalised ones are too small for the usual initialisation."""
     classes: int = Field(0, ge=0)
     """Classes that the labels of the regions index; needed for class_embedding."""
+    region_words: int = Field(0, ge=0)
+    """Words that labels from `classes` on stand for, as the recipe of the regions says; 0: it has none."""
+    word_regions: int | None = Field(None, ge=0)
+    """Use at most this many word regions of a picture, the most probable; null: all of them, 0: none."""
+    label_words: bool = False
+    """Add the decoder's own embedding of the word that a label stands for, times its score, to a region, so that
+    attending to a region makes its word sayable."""
     class_embedding: int = Field(0, ge=0)
     """Width of a learnt embedding of a region's class, appended to its feature; 0 for none."""
     geometry: bool = False
@@ -79,6 +86,9 @@ class ModelConfig(BaseModel):
     object_reader: Literal["final", "mean", "attend"] = "final"
     """How the encoding of x^o reaches each word: last hidden state (paper), mean of them (released code),
     or attention over the objects with z^m_t as the query."""
+    object_latent_per: Literal["word", "object"] = "word"
+    """Draw z^o anew at each word (paper), or once for each object: it then says what is named next and stays as it is
+    until that was named, so that nothing is paid for words that name no object."""
     object_words: int = Field(0, ge=0)
     """q(z^o) reads at most this many objects (released code: 5); 0 for all."""
     context_prior: int = Field(1024, ge=1)

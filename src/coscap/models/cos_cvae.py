@@ -21,9 +21,12 @@ from coscap.models.config import ModelConfig
 from coscap.models.decoder import DecodeState, UpDownDecoder
 from coscap.models.kernels import Packing, TransposedViews, UniqueTokens
 from coscap.models.latents import Gaussian, Latents, LatentState, ObjectPosterior, Prior, PriorState, kl
+from coscap.models.noise import NoiseSource
 from coscap.models.regions import RegionValues
 from coscap.models.seq_cvae import SequentialModel, unpacked
-from coscap.text.vocabulary import PAD
+from coscap.text.objects import ObjectClasses
+from coscap.text.vocabulary import END, PAD, START, Vocabulary
+from coscap.vision.regions import Recipe
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,10 @@ class Posteriors:
     context: Tensor  # (N, Zm)
     q_context: Gaussian
     objects: Tensor | None = None  # (N, Zo)
-    q_objects: Gaussian | None = None
+    q_objects: Gaussian | None = None  # of each word, or (M, Zo) of each object
+    segments: "Segments | None" = (
+        None  # which words belong to which object, where z^o is drawn for each object
+    )
 
 
 class CosCvae(SequentialModel):
@@ -42,6 +48,7 @@ class CosCvae(SequentialModel):
     title = "COS-CVAE"
     splits_objects = True
     learns_from_pseudo = True
+    object_tokens: Tensor
 
     def __init__(self, config: ModelConfig, decoder: type[UpDownDecoder] = UpDownDecoder) -> None:
         super().__init__(config, decoder)
@@ -54,6 +61,8 @@ class CosCvae(SequentialModel):
             config.object_latent,
         )
         self.object_head = ObjectHead(config) if config.object_head != "none" else None
+        if config.object_latent_per == "object":
+            self.register_buffer("object_tokens", torch.zeros(config.vocabulary, dtype=torch.bool))
 
     @classmethod
     def latent_widths(cls, config: ModelConfig) -> tuple[int, int]:
@@ -77,7 +86,39 @@ class CosCvae(SequentialModel):
         z_m, q_m = self.infer_context(forced, context_words)
         if objects == "prior":
             return Posteriors(z_m, q_m)
+        if self.config.object_latent_per == "object":
+            return self.infer_each_object(forced, x_o, z_m, q_m)
         return Posteriors(z_m, q_m, *self.infer_objects(forced, x_o, object_words, z_m))
+
+    def infer_each_object(
+        self, forced: TeacherForcedBatch, x_o: Tensor, context: Tensor, q_context: Gaussian
+    ) -> Posteriors:
+        """q(z^o_k | z^o_{<k}, z^m_{<=t}, x^o_{<=k}, I), t being the word after the object before: from there on z^o_k
+        says what is named next. A special case of eq. 3c, in which z^o_t = z^o_{t-1} unless x_{t-1} names an object."""
+        segments = Segments.of(forced, self.names_object(forced.previous), x_o)
+        noise = NoiseSource(
+            segments.packing.captions, segments.packing.positions, forced.noise.generator, forced.keys
+        ).normals(OBJECT_NOISE, self.config.object_latent)
+        z, q = self.object_posterior.each_object(
+            self.prior_words(segments.objects),
+            segments.counts,
+            forced.regions.mean,
+            forced.batch,
+            context[segments.starts],
+            noise,
+        )
+        return Posteriors(context, q_context, z[segments.of_word], q, segments)
+
+    def names_object(self, tokens: Tensor) -> Tensor:
+        """Which tokens name an object, after which z^o is drawn anew; tokens: (N,) -> (N,)"""
+        named: Tensor = self.object_tokens[tokens]
+        return named
+
+    def set_names(self, recipe: Recipe, objects: ObjectClasses, vocabulary: Vocabulary) -> None:
+        super().set_names(recipe, objects, vocabulary)
+        if self.config.object_latent_per == "object":
+            names = {word for each in objects.classes for word in (*each.words, *each.plurals)}
+            self.object_tokens.copy_(torch.tensor([token in names for token in vocabulary.units]))
 
     def infer_objects(
         self, forced: TeacherForcedBatch, x_o: Tensor, words: Tensor, context: Tensor
@@ -96,9 +137,15 @@ class CosCvae(SequentialModel):
         kl_context = kl(known.q_context, self.expect_context(forced, words, z_m))
         if z_o is None or known.q_objects is None:
             return InferredLatents(z_m, self.draw_objects(forced, words, z_m), kl_context)
-        kl_object = kl(known.q_objects, self.expect_objects(forced, words, z_m, z_o))
+        p = self.expect_objects(forced, words, z_m, z_o)
         extra = None if self.object_head is None else self.object_head(z_o, forced)
-        return InferredLatents(z_m, z_o, kl_context, kl_object, extra)
+        if known.segments is None:
+            return InferredLatents(z_m, z_o, kl_context, kl(known.q_objects, p), extra)
+        starts = known.segments.starts
+        each = kl(known.q_objects, Gaussian(p.mean[starts], p.log_variance[starts]))  # (M, Zo)
+        kl_object = torch.zeros_like(z_o).index_put((starts,), each)
+        drawn = torch.zeros(len(z_o), dtype=torch.bool, device=z_o.device).index_fill(0, starts, True)
+        return InferredLatents(z_m, z_o, kl_context, kl_object, extra, drawn)
 
     def expect_objects(
         self, forced: TeacherForcedBatch, words: Tensor, context: Tensor, objects: Tensor
@@ -116,8 +163,9 @@ class CosCvae(SequentialModel):
     def draw_objects(self, forced: TeacherForcedBatch, words: Tensor, context: Tensor) -> Tensor:
         """z^o from its prior under teacher forcing. words: (N, D), context: (N, Zm) -> (N, Zo)"""
         draws = PriorDraws(self, forced, context)
+        blocks = enumerate(forced.packing.blocks)
         return torch.cat(
-            [draws.step(t, words[start:end]) for t, (start, end) in enumerate(forced.packing.blocks)]
+            [draws.step(t, forced.previous[start:end], words[start:end]) for t, (start, end) in blocks]
         )
 
     def encode(
@@ -127,13 +175,17 @@ class CosCvae(SequentialModel):
         forced = self.teacher_force(batch, generator, keys)
         known = self.posteriors(forced, "posterior")
         assert known.objects is not None and known.q_objects is not None
-        unpack = forced.packing.unpack
+        unpack, segments = forced.packing.unpack, known.segments
+        objects, each = known.objects, forced.packing
+        if segments is not None:
+            objects, each = known.objects[segments.starts], segments.packing
         return Latents(
             lengths=batch.lengths,
             context=unpack(known.context),
-            objects=unpack(known.objects),
-            context_posterior=unpacked(known.q_context, forced),
-            object_posterior=unpacked(known.q_objects, forced),
+            objects=each.unpack(objects),
+            context_posterior=unpacked(known.q_context, forced.packing),
+            object_posterior=unpacked(known.q_objects, each),
+            object_lengths=None if segments is None else segments.counts,
         )
 
     # Decoding, word by word
@@ -144,7 +196,13 @@ class CosCvae(SequentialModel):
         prior, width = self.object_prior, self.config.object_latent
         return replace(
             super().start_latents(regions, context_keys, object_keys, given),
-            objects=LatentState.start(prior, width, object_keys, given.objects, given.lengths),
+            objects=LatentState.start(
+                prior,
+                width,
+                object_keys,
+                given.objects,
+                given.lengths if given.object_lengths is None else given.object_lengths,
+            ),
             object_gates=prior.gates.pictures(regions.mean),
         )
 
@@ -160,8 +218,45 @@ class CosCvae(SequentialModel):
             tokens, words, latents, shared.object_gates, state.groups.owners, shared.transposed
         )
         p, after = prior.step(inputs, latent.prior, shared.transposed)
-        objects = latent.draw(p, after, OBJECT_NOISE, state.step, shared.temperatures[1], shared.mode)
-        return context, objects
+        temperature, mode = shared.temperatures[1], shared.mode
+        if self.config.object_latent_per == "object":
+            anew = tokens.spread(self.names_object(tokens.ids) | (tokens.ids == START))
+            return context, latent.draw_where(anew, p, after, OBJECT_NOISE, temperature, mode)
+        return context, latent.draw(p, after, OBJECT_NOISE, state.step, temperature, mode)
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The words of captions by the object that is named next: segment k ends with object k, the last one with END."""
+
+    objects: Tensor  # (B, K + 1) x^o and END
+    counts: Tensor  # (B,) segments of each caption
+    packing: Packing  # of the M segments
+    of_word: Tensor  # (N,) the segment of each word
+    starts: Tensor  # (M,) the word at which each segment begins
+
+    @classmethod
+    def of(cls, forced: TeacherForcedBatch, after_object: Tensor, x_o: Tensor) -> "Segments":
+        """after_object: (N,) whether the word before names an object; x_o: (B, K) objects, PAD after the last."""
+        packing, rows = forced.packing, torch.arange(len(x_o), device=x_o.device)
+        counts = (x_o != PAD).sum(1)
+        objects = nn.functional.pad(x_o, (0, 1), value=PAD)  # (B, K + 1)
+        objects[rows, counts] = END
+        # As many segments as the words make; objects beyond the list count as its end.
+        number = packing.unpack(after_object.long()).cumsum(1)  # (B, T)
+        used = number.gather(1, (forced.batch.lengths - 1)[:, None])[:, 0] + 1  # (B,)
+        most = int(used.max())
+        if most > objects.shape[1]:
+            objects = torch.cat([objects, objects.new_full((len(x_o), most - objects.shape[1]), END)], dim=1)
+        objects = objects[:, :most].masked_fill(objects[:, :most] == PAD, END)
+        segments = Packing.of(used, most)
+        table = torch.zeros(len(x_o) * most, dtype=torch.long, device=x_o.device)
+        table[segments.cells] = torch.arange(segments.words, device=x_o.device)
+        of_word = table[packing.captions * most + packing.pack(number)]
+        begins = after_object | (packing.positions == 0)
+        starts = torch.empty(segments.words, dtype=torch.long, device=x_o.device)
+        starts[of_word[begins]] = begins.nonzero()[:, 0]
+        return cls(objects, used, segments, of_word, starts)
 
 
 class PriorDraws:
@@ -169,14 +264,15 @@ class PriorDraws:
 
     def __init__(self, model: CosCvae, forced: TeacherForcedBatch, context: Tensor) -> None:
         self.config, self.prior, self.forced = model.config, model.object_prior, forced
+        self.names_object = model.names_object
         self.seen = model.context_seen(context, forced.packing)  # (N, Zm)
         self.gates = self.prior.gates.pictures(forced.regions.mean)  # (P, 4 H)
         self.noise = forced.noise.normals(OBJECT_NOISE, self.config.object_latent)  # (N, Zo)
         self.state = self.prior.start(forced.packing.sizes[0])
         self.z = self.noise.new_zeros(forced.packing.sizes[0], self.noise.shape[1])
 
-    def step(self, t: int, words: Tensor) -> Tensor:
-        """words: (n, D) embedded x_{t-1} of the captions that have a word t -> (n, Zo)"""
+    def step(self, t: int, tokens: Tensor, words: Tensor) -> Tensor:
+        """tokens: (n,) x_{t-1} of the captions that have a word t, words: (n, D) embedded -> (n, Zo)"""
         start, end = self.forced.packing.blocks[t]
         n = end - start
         step = torch.cat([words, self.seen[start:end], self.z[:n]], dim=1)
@@ -184,8 +280,11 @@ class PriorDraws:
         before = PriorState(self.state.h[:n], self.state.c[:n])
         p, self.state = self.prior.step(inputs, before, TransposedViews())
         config = self.config
-        self.z = p.sample(self.noise[start:end], config.pseudo_temperature, config.temperature_mode)
-        return self.z
+        z = p.sample(self.noise[start:end], config.pseudo_temperature, config.temperature_mode)
+        if t and config.object_latent_per == "object":
+            z = torch.where(self.names_object(tokens)[:, None], z, self.z[:n])
+        self.z = z
+        return z
 
 
 class ObjectHead(nn.Module):

@@ -145,7 +145,7 @@ class UpDownDecoder(nn.Module):
         """For teacher forcing where a word depends on the attention before it; without gradients."""
         captions = self._captions(regions, rows, packing)
         keys, values, masked, *weights = kernels.full(*captions[:3], *self.weights)
-        return Tape(CellRegions(keys, values, masked), CellWeights(*weights), packing)
+        return Tape(CellRegions(keys, values, masked), CellWeights(*weights), packing, kernels.is_low(keys))
 
     def tape_step(
         self,
@@ -284,7 +284,8 @@ class DecodeState:
     context: LatentState | None
     objects: LatentState | None
     step: int = 0
-    history: tuple[tuple[Tensor | None, Tensor | None], ...] | None = None  # (z^m, z^o) of each word so far
+    history: tuple[tuple[Tensor | None, Tensor | None, Tensor | None], ...] | None = None
+    # z^m and z^o of each word so far, and how many z^o had been drawn
 
     @property
     def rows(self) -> int:
@@ -309,10 +310,15 @@ class DecodeState:
         """The values drawn so far, for decoding with them again (needs `start(..., record=True)`)."""
         if self.history is None:
             raise ValueError("this state does not record its latents; start it with record=True")
-        columns = list(zip(*self.history, strict=True)) or [(), ()]
+        columns = list(zip(*self.history, strict=True)) or [(), (), ()]
         lengths = torch.full((self.rows,), len(self.history), device=self.groups.owners.device)
-        context, objects = (_stacked(column) for column in columns)
-        return Latents(lengths=lengths, context=context, objects=objects)
+        context, objects, drawn = (_stacked(column) for column in columns)
+        if drawn is None or objects is None:
+            return Latents(lengths=lengths, context=context, objects=objects)
+        each = objects.new_zeros(self.rows, int(drawn.max()), objects.shape[2])
+        rows = torch.arange(self.rows, device=lengths.device)[:, None].expand_as(drawn)
+        each[rows, drawn - 1] = objects  # (N, K, Zo), the same value at every word of an object
+        return Latents(lengths=lengths, context=context, objects=each, object_lengths=drawn[:, -1])
 
 
 def _stacked(column: tuple[Tensor | None, ...]) -> Tensor | None:

@@ -48,9 +48,10 @@ class Latents(OnDevice):
 
     lengths: Tensor  # (N,) words that the values are given for; later ones come from the prior
     context: Tensor | None = None  # (N, T, Zm) z^m; z of a seq_cvae
-    objects: Tensor | None = None  # (N, T, Zo) z^o
+    objects: Tensor | None = None  # (N, T, Zo) z^o of each word, or (N, K, Zo) of each object
     context_posterior: Gaussian | None = None  # (N, T, Zm) what `context` was drawn from, if encoded
-    object_posterior: Gaussian | None = None  # (N, T, Zo)
+    object_posterior: Gaussian | None = None  # (N, T, Zo) or (N, K, Zo)
+    object_lengths: Tensor | None = None  # (N,) how many of K are given, where z^o is drawn for each object
 
 
 # Priors
@@ -109,6 +110,7 @@ class LatentState:
     given: Tensor | None = None  # (N, T, Z) values to use instead of draws
     lengths: Tensor | None = None  # (N,) for how many words they are given
     noise: Tensor | None = None  # (N, T, Z) noise to use instead of that of the keys
+    drawn: Tensor | None = None  # (N,) values drawn so far, where that is not one for each word
 
     @classmethod
     def start(
@@ -117,6 +119,21 @@ class LatentState:
         state = prior.start(len(keys))
         z = state.h.new_zeros(len(keys), latent)
         return cls(state, z, keys, given, None if given is None else lengths)
+
+    def draw_where(
+        self, anew: Tensor, p: Gaussian, prior: PriorState, stream: int, temperature: float, mode: str
+    ) -> "LatentState":
+        """The state one word on, with z drawn anew in the rows `anew` (N,) and kept in the others."""
+        number = torch.zeros_like(self.keys) if self.drawn is None else self.drawn  # (N,)
+        if self.noise is None:
+            noise = normals(self.keys, stream, number, self.z.shape[1]).to(p.mean.dtype)
+        else:
+            noise = _each(self.noise, number)
+        z = p.sample(noise, temperature, mode)
+        if self.given is not None and self.lengths is not None:
+            z = torch.where((number < self.lengths)[:, None], _each(self.given, number), z)
+        z = torch.where(anew[:, None], z, self.z)
+        return replace(self, prior=prior, z=z, drawn=number + anew)
 
     def draw(
         self, p: Gaussian, prior: PriorState, stream: int, step: int, temperature: float, mode: str
@@ -130,6 +147,12 @@ class LatentState:
         if self.given is not None and self.lengths is not None and step < self.given.shape[1]:
             z = torch.where((self.lengths > step)[:, None], self.given[:, step], z)
         return replace(self, prior=prior, z=z)
+
+
+def _each(values: Tensor, number: Tensor) -> Tensor:
+    """Value `number` of each row, the last one where a row has fewer. values: (N, T, Z), number: (N,) -> (N, Z)"""
+    number = number.clamp(max=values.shape[1] - 1)
+    return values[torch.arange(len(values), device=values.device), number]
 
 
 # Posteriors
@@ -216,7 +239,8 @@ class ObjectPosterior(nn.Module):
         hidden, context = config.object_posterior, config.context_latent
         step = config.word_width + (0 if config.object_posterior_sees == "objects" else context)
         self.encoder = RecurrentEncoder(config.encoder_cell, step, config.value_width, hidden)
-        self.query = nn.Linear(context, hidden) if config.object_reader == "attend" else None
+        attends = config.object_reader == "attend" and config.object_latent_per == "word"
+        self.query = nn.Linear(context, hidden) if attends else None
         self.chain = LatentChain(hidden + context, config.object_latent, config.initial_log_variance)
 
     def forward(
@@ -251,6 +275,22 @@ class ObjectPosterior(nn.Module):
         scores = packing.unpack(self.query(context)) @ hidden.transpose(1, 2)  # (B, T, K)
         scores = (scores / hidden.shape[2] ** 0.5).masked_fill(~here[:, None], float("-inf"))
         return packing.pack(torch.softmax(scores, dim=2) @ hidden)
+
+    def each_object(
+        self, objects: Tensor, counts: Tensor, mean: Tensor, batch: Batch, context: Tensor, noise: Tensor
+    ) -> tuple[Tensor, Gaussian]:
+        """The same once for each object, which h_k has just read, and once for the end of the list.
+
+        objects: (B, K + 1, D) embedded x^o and END, counts: (B,) with END, context: (M, Zm) z^m where each object
+        begins to matter, noise: (M, Zo) -> z^o (M, Zo), q(z^o), packed by `Packing.of(counts, K + 1)`
+        """
+        listed = Packing.of(counts, objects.shape[1])
+        step = [listed.pack(objects)]
+        if self.config.object_posterior_sees != "objects":
+            step.append(context)
+        hidden = self.encoder(torch.cat(step, dim=1), mean, batch.rows[listed.captions], listed)
+        drawn: tuple[Tensor, Gaussian] = self.chain(torch.cat([hidden, context], dim=1), noise, listed)
+        return drawn
 
     def _context_of_objects(self, context: Tensor, packing: Packing, objects: int) -> Tensor:
         """The z^m that the encoder reads with each object, (B, K, Zm)."""

@@ -97,7 +97,7 @@ def _fill_slots(
             assert known.objects is not None
             objects = known.objects[here]
         else:
-            objects = draws.step(t, model.prior_words(previous))
+            objects = draws.step(t, previous, model.prior_words(previous))
         read = previous if dropped is None else previous.masked_fill(dropped[here], UNK)
         attention = model.decoder.tape_step(
             tape,

@@ -7,6 +7,9 @@ from torch import Tensor, nn
 
 from coscap.data.batch import OnDevice, RegionBatch
 from coscap.models.config import ModelConfig
+from coscap.text.objects import ObjectClasses
+from coscap.text.vocabulary import UNK, Vocabulary
+from coscap.vision.regions import Recipe
 
 NORM_GAIN = 0.15  # regions are small beside the words at first, or they drown them
 
@@ -21,18 +24,28 @@ class RegionValues(OnDevice):
 
 
 class RegionEncoder(nn.Module):
-    """features (+ class embedding) (+ box, size and score) (-> linear, ReLU) = values; their mean = v-bar"""
+    """features (+ class embedding) (+ box, size and score) (-> linear (+ word), ReLU) = values; their mean = v-bar
+
+    Where `label_words` says so, regions share the decoder's word embedding, which stays the decoder's (`share_words`).
+    """
+
+    label_tokens: Tensor
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        # Row 0 is for regions without a class: cells of the grid.
-        self.classes = (
-            nn.Embedding(config.classes + 1, config.class_embedding) if config.class_embedding else None
-        )
+        # Row 0 is for regions without a class: cells of the grid; the last one, if there are words, for all of them.
+        kinds = config.classes + 1 + (config.region_words > 0)
+        self.classes = nn.Embedding(kinds, config.class_embedding) if config.class_embedding else None
         self.project = (
             nn.Linear(config.described_width, config.region_projection) if config.region_projection else None
         )
+        self._words: tuple[nn.Embedding, ...] = ()  # a tuple, so that its weights are not listed twice
+        self.word: nn.Linear | None = None
+        if config.label_words:
+            self.word = nn.Linear(config.decoder_words, config.value_width, bias=False)
+            labels = torch.full((config.classes + config.region_words,), UNK)
+            self.register_buffer("label_tokens", labels)  # (C + W,) the token of each label, UNK for none
         self.norm = nn.LayerNorm(config.value_width) if config.region_norm else None
         if self.norm is not None:
             nn.init.constant_(self.norm.weight, NORM_GAIN)
@@ -44,7 +57,8 @@ class RegionEncoder(nn.Module):
             width = int(used.any(0).nonzero().max()) + 1
             used, detected = used[:, :width], detected[:, :width]
         values = self.encode(regions, used)  # (P, R', F)
-        chosen = {"all": used, "detections": detected, "grid": used & ~detected}[self.config.mean_over]
+        grid = used & (regions.labels[:, : used.shape[1]] < 0)
+        chosen = {"all": used, "detections": detected, "grid": grid}[self.config.mean_over]
         weights = or_else(chosen & used, used).to(values.dtype)
         weights = weights / weights.sum(1, keepdim=True)
         return RegionValues(values=values, mask=used, mean=torch.einsum("pr,prf->pf", weights, values))
@@ -53,8 +67,30 @@ class RegionEncoder(nn.Module):
         """The value of each region. used: (P, R') -> (P, R', F)"""
         values = self._describe(regions, used)
         if self.project is not None:
-            values = torch.relu(self.project(values))
+            values = self.project(values)
+        if self.word is not None:
+            values = values + self.word(self._label_words(regions, used))
+        if self.project is not None:
+            values = torch.relu(values)
         return values if self.norm is None else self.norm(values)
+
+    def share_words(self, words: nn.Embedding) -> None:
+        self._words = (words,)
+
+    def set_label_tokens(self, tokens: Tensor) -> None:
+        """tokens: (C + W,) the vocabulary's number of each label's word, UNK where it has none."""
+        if self.word is not None:
+            self.label_tokens.copy_(tokens)
+
+    def _label_words(self, regions: RegionBatch, used: Tensor) -> Tensor:
+        """The embedding of each label's word times the region's score, (P, R', D); zeros where there is no word."""
+        width = used.shape[1]
+        labels, scores = regions.labels[:, :width], regions.scores[:, :width]
+        tokens: Tensor = self.label_tokens[labels.clamp(min=0)]  # (P, R')
+        known = used & (labels >= 0) & (tokens != UNK)
+        weight = torch.where(known, scores, 0)
+        embedded: Tensor = self._words[0](tokens) * weight[:, :, None]
+        return embedded
 
     def _describe(self, regions: RegionBatch, used: Tensor) -> Tensor:
         """Features with class and geometry, (P, R', D). Another kind of region is described here."""
@@ -64,7 +100,8 @@ class RegionEncoder(nn.Module):
             features = features * self.config.region_scale
         parts = [features]
         if self.classes is not None:
-            parts.append(self.classes(regions.labels[:, :width] + 1))
+            kinds = (regions.labels[:, :width] + 1).clamp(max=self.classes.num_embeddings - 1)
+            parts.append(self.classes(kinds))
         if self.config.geometry:
             x1, y1, x2, y2 = regions.boxes[:, :width].unbind(2)
             w, h = x2 - x1, y2 - y1
@@ -74,15 +111,27 @@ class RegionEncoder(nn.Module):
         return torch.where(used[:, :, None], joint, 0)  # what padding holds must not matter
 
 
+def label_tokens(recipe: Recipe, objects: ObjectClasses, vocabulary: Vocabulary) -> Tensor:
+    """(C + W,) the token of each label of a recipe: what a class is called in captions, or the word; UNK for none."""
+    singular = {each.name: each.singular for each in objects.classes}
+    names = [singular.get(name, name) for name in recipe.classes]
+    return torch.tensor(vocabulary.encode([*names, *recipe.words]), dtype=torch.long)
+
+
 def used_regions(config: ModelConfig, mask: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Masks (P, R) of the regions that a model uses, never none of a picture, and of the detections among them."""
-    detected = mask & (labels >= 0)
-    allowed = detected
-    if config.detections is not None:  # they come by falling score
-        allowed = detected & (detected.cumsum(1) <= config.detections)
-    used = allowed | (mask & ~detected) if config.grid else allowed
+    words = mask & (labels >= config.classes) & (config.region_words > 0)
+    detected = mask & (labels >= 0) & ~words
+    used = _first(detected, config.detections) | _first(words, config.word_regions)
+    if config.grid:
+        used = used | (mask & ~detected & ~words)
     used = or_else(or_else(used, mask), torch.arange(mask.shape[1], device=mask.device)[None] == 0)
     return used, detected & used
+
+
+def _first(mask: Tensor, most: int | None) -> Tensor:
+    """The first `most` of each row, which come by falling score; all if None."""
+    return mask if most is None else mask & (mask.cumsum(1) <= most)
 
 
 def or_else(mask: Tensor, other: Tensor) -> Tensor:

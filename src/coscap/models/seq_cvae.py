@@ -17,7 +17,7 @@ from coscap.models.base import (
 )
 from coscap.models.config import ModelConfig
 from coscap.models.decoder import DecodeState, UpDownDecoder
-from coscap.models.kernels import UniqueTokens
+from coscap.models.kernels import Packing, UniqueTokens
 from coscap.models.latents import ContextPosterior, Gaussian, Latents, LatentState, Prior, kl
 from coscap.models.regions import RegionValues
 
@@ -109,13 +109,14 @@ class SeqCvae(SequentialModel):
         forced = self.teacher_force(batch, generator, keys)
         z, q = self.infer_context(forced, self.prior_words(forced.targets))
         return Latents(
-            lengths=batch.lengths, context=forced.packing.unpack(z), context_posterior=unpacked(q, forced)
+            lengths=batch.lengths,
+            context=forced.packing.unpack(z),
+            context_posterior=unpacked(q, forced.packing),
         )
 
     def draw(self, tokens: UniqueTokens, state: DecodeState) -> tuple[LatentState | None, LatentState | None]:
         return self.draw_context(tokens, self.prior_words(tokens.ids), state), None
 
 
-def unpacked(q: Gaussian, forced: TeacherForcedBatch) -> Gaussian:
-    unpack = forced.packing.unpack
-    return Gaussian(unpack(q.mean), unpack(q.log_variance))
+def unpacked(q: Gaussian, packing: Packing) -> Gaussian:
+    return Gaussian(packing.unpack(q.mean), packing.unpack(q.log_variance))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from coscap.errors import UserError
 from coscap.files import read_json, read_text
+from coscap.models.registry import KINDS
 from coscap.progress import track
 from coscap.shipped import model_folder
 from coscap.vision.published import Store, open_regions
@@ -65,7 +66,7 @@ def open_run(given: str) -> Run:
     kind, notes = config["model"]["kind"], config.get("notes") or {}
     setup = _setup(path) or _setup(folder.parent)
     role = kind
-    if kind == "cos_cvae":
+    if kind in KINDS and KINDS[kind].learns_from_pseudo:
         with_pseudo = bool(setup.get("pseudo")) if setup else name == METHODS["pseudo"]
         role = "pseudo" if with_pseudo else "paired"
     return Run(

@@ -187,7 +187,9 @@ def unnamed_classes(
         named = {owner.get(token, token) for token in tokens}
         order = sorted(range(len(labels)), key=lambda at: -scores[at])
         sure = [
-            classes[labels[at]] for at in order if labels[at] >= 0 and scores[at] >= settings.detected_score
+            classes[labels[at]]
+            for at in order
+            if 0 <= labels[at] < len(classes) and scores[at] >= settings.detected_score
         ]
         new = [name for name in dict.fromkeys(sure) if owner.get(name, name) not in named]
         found.append(new[: settings.detected])

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -204,7 +204,9 @@ class _Run:
                     if stop():
                         return "interrupted"
             calibration = calibrate(*self._scores(*unseen))
-            write_backbone(self.averaged.module, self.out / "best", pictures.targets, calibration)
+            write_backbone(
+                cast(WordNetwork, self.averaged.module), self.out / "best", pictures.targets, calibration
+            )
             log.say(f"calibration: probability = sigmoid({calibration[0]:.3f} logit + {calibration[1]:.3f})")
         return "finished"
 

@@ -131,6 +131,8 @@ class TrainConfig(Section):
     start: str | None = None
     """A model to begin with, such as `runs/small/best`: its weights, not its optimiser. An up-down
     captioner can begin the others: their latents are then drawn anew. None: all is."""
+    start_anew: tuple[str, ...] = ()
+    """Parts of the model that do not begin with the weights of `start`, e.g. [regions] where the recipe is another."""
     seed: int = Field(default=1, ge=0)
     """Everything random follows from it and the number of the step."""
     batch_size: PositiveInt = 100

@@ -40,7 +40,12 @@ from coscap.training.start import weights_to_begin_with
 from coscap.training.validate import build_validator
 from coscap.vision.published import Store, open_regions
 
-FROM_DATA = ("vocabulary", "region_width", "classes")  # fields of a model that follow from the data
+FROM_DATA = (
+    "vocabulary",
+    "region_width",
+    "classes",
+    "region_words",
+)  # fields of a model that follow from the data
 
 
 def train_run(config: TrainConfig, out: Path, *, resume: bool = False, device: str = "auto") -> RunOutcome:
@@ -70,6 +75,7 @@ def model_config(settings: dict[str, Any], prepared: Prepared, store: Store) -> 
         "vocabulary": len(prepared.vocabulary),
         "region_width": store.recipe.width,
         "classes": len(store.recipe.classes),
+        "region_words": len(store.recipe.words),
     }
     return preset(str(name), **changes, **sizes)
 
@@ -137,6 +143,7 @@ def _assemble(
     _check_kind(config, settings)
     seed_all(config.seed, -1, 0)
     model = build_model(settings)
+    model.set_names(store.recipe, prepared.classes, prepared.vocabulary)
     batches = _batches(config, prepared, store, ranks, model.config)
     trainer = Trainer(
         config,
@@ -152,7 +159,9 @@ def _assemble(
     )
     if config.start is not None and not checkpoints(out):
         trainer.begin_with(
-            weights_to_begin_with(config.start, model.config, model.state_dict(), prepared, store)
+            weights_to_begin_with(
+                config.start, model.config, model.state_dict(), prepared, store, config.start_anew
+            )
         )
     _claim(config, out, ranks, held)
     ranks.any(False)  # the first has removed what a killed process left

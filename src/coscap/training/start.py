@@ -1,6 +1,6 @@
 """Training that begins with another model: the same one, or one without latents that is given some."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,19 +13,37 @@ from coscap.vision.published import Store
 
 
 def weights_to_begin_with(
-    name: str, config: ModelConfig, own: Mapping[str, Tensor], prepared: Prepared, store: Store
+    name: str,
+    config: ModelConfig,
+    own: Mapping[str, Tensor],
+    prepared: Prepared,
+    store: Store,
+    anew: Sequence[str] = (),
 ) -> dict[str, Tensor]:
     """The weights in `name` for a model of this configuration; `own` are those that were drawn for it.
 
     A model without latents can begin any other with the same decoder: what is made of latents stays as it was drawn.
-    Inputs that latents join have them last, so the columns of the words and regions come first.
+    Inputs that latents join have them last, so the columns of the words and regions come first. Parts named in `anew`
+    stay as they were drawn.
     """
+    for part in anew:
+        if not any(_belongs(key, part) for key in own):
+            known = ", ".join(sorted({key.partition(".")[0] for key in own}))
+            raise UserError(f"field start_anew: the model has no part {part}; its parts are {known}.")
     loaded = load_pretrained(name)
     loaded.check_vocabulary(prepared.vocabulary)
-    loaded.check_recipe(store.recipe)
-    given = loaded.model.state_dict()
+    if "regions" not in anew:
+        loaded.check_recipe(store.recipe)
+    given = {
+        key: weight
+        for key, weight in loaded.model.state_dict().items()
+        if not any(_belongs(key, part) for part in anew)
+    }
     latents = KINDS[config.kind].draws and not loaded.model.draws
-    begun = {key: _joined(given.get(key), mine, latents) for key, mine in own.items()}
+    begun = {
+        key: mine if any(_belongs(key, part) for part in anew) else _joined(given.get(key), mine, latents)
+        for key, mine in own.items()
+    }
     other = [key for key, weight in begun.items() if weight is None] + [
         key for key in given if key not in own
     ]
@@ -35,6 +53,10 @@ def weights_to_begin_with(
             "give `model` the sizes of that model."
         )
     return {key: weight for key, weight in begun.items() if weight is not None}
+
+
+def _belongs(key: str, part: str) -> bool:
+    return key == part or key.startswith(part + ".")
 
 
 def _joined(given: Tensor | None, mine: Tensor, latents: bool) -> Tensor | None:

@@ -2,6 +2,7 @@
 torchvision:NAME."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from PIL import Image
@@ -41,6 +42,11 @@ def load_detector(name: str = "builtin", *, classes: Sequence[str] = (), device:
         from coscap.vision.builtin import BuiltinDetector
 
         return BuiltinDetector()
+    if name.startswith("builtin:"):
+        from coscap.vision.builtin import EYES, BuiltinDetector
+
+        folder = name.removeprefix("builtin:")
+        return BuiltinDetector(eyes=EYES if folder == "words" else Path(folder))
     if name.startswith("hf:"):
         from coscap.vision.huggingface import load_transformers
 
@@ -49,4 +55,6 @@ def load_detector(name: str = "builtin", *, classes: Sequence[str] = (), device:
         from coscap.vision.faster_rcnn import FasterRcnnDetector
 
         return FasterRcnnDetector(name.removeprefix("torchvision:"), device)
-    raise UserError(f"{name} is not a detector; give builtin, hf:NAME_OR_DIR or torchvision:NAME.")
+    raise UserError(
+        f"{name} is not a detector; give builtin, builtin:words, builtin:RUN, hf:NAME_OR_DIR or torchvision:NAME."
+    )

@@ -16,7 +16,17 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from coscap.models.kernels.packing import Packing
-from coscap.models.kernels.recurrent import full, full_precision, lstm_cell_, lstm_cell_backward
+from coscap.models.kernels.recurrent import (
+    add_product,
+    full,
+    full_precision,
+    is_low,
+    lowered,
+    lstm_cell_,
+    lstm_cell_backward,
+    product,
+    weight_gradient,
+)
 from coscap.models.kernels.rows import RowGroups, TransposedCopies
 
 aten = torch.ops.aten
@@ -104,7 +114,7 @@ def decoder_cell(
         )
     else:
         previous = torch.cat([state.language_h, state.attention_h], dim=1, out=out.previous)
-        gates = torch.addmm(
+        gates = add_product(
             inputs.attention, previous, transposed(weights.attention), out=out.attention_gates
         )
     buffers = out.attention_c, out.attention_tanh_c, out.read_h if inputs.dropout is None else None
@@ -132,10 +142,10 @@ def decoder_cell(
     if regions.projected is None:
         attended = _by_row(torch.bmm(attention, regions.values), groups)  # (N, F)
         joint = _joint(attended, read_h, language_h, out.joint)
-        gates = torch.addmm(inputs.language, joint, language_weight, out=out.language_gates)
+        gates = add_product(inputs.language, joint, language_weight, out=out.language_gates)
     else:  # W v^_t = sum_r a_tr W v_r
         own = torch.cat([read_h, language_h], dim=1)
-        gates = torch.addmm(inputs.language, own, language_weight[regions.values.shape[2] :])
+        gates = add_product(inputs.language, own, language_weight[regions.values.shape[2] :])
         gates = gates + _by_row(torch.bmm(attention, regions.projected), groups)
     buffers = out.language_c, out.language_tanh_c, out.language_h
     language_h, language_c = lstm_cell_(gates, None if state is None else state.language_c, buffers)
@@ -162,12 +172,14 @@ class Tape:
     regions and masks are in the order of the sorted captions: row j is of caption packing.order[j].
     """
 
-    def __init__(self, regions: CellRegions, weights: CellWeights, packing: Packing) -> None:
+    def __init__(
+        self, regions: CellRegions, weights: CellWeights, packing: Packing, low: bool = False
+    ) -> None:
         words, (_, count, width), features = packing.words, regions.keys.shape, regions.values.shape[2]
         hl, ha = weights.language.shape[0] // 4, weights.query.shape[1]
         new = regions.keys.new_empty
         self.regions, self.weights, self.packing = regions, weights, packing
-        self.transposed = TransposedCopies()
+        self.transposed = TransposedCopies(low)
         joint = new(words, features + ha + hl)
         self.buffers = CellBuffers(
             new(words, hl + ha), new(words, 4 * ha), new(words, ha), new(words, ha),
@@ -207,17 +219,19 @@ class _Loop(Function):
         language_weight: Tensor,
         packing: Packing,
         tape: Tape | None,
+        low: bool,
     ) -> tuple[Tensor, Tensor]:
         weights = CellWeights(attention_weight, query_weight, score, language_weight)
         if tape is None:
-            tape = Tape(CellRegions(keys, values, masked), weights, packing)
+            tape = Tape(CellRegions(keys, values, masked), weights, packing, low)
             cell_inputs = CellInputs(inputs, query, language, dropout)
             for t, (start, end) in enumerate(packing.blocks):
                 tape.step(t, cell_inputs.rows(start, end))
         kept = tape.buffers._replace(read_h=None, language_h=None)
         hidden = tape.buffers.language_h
         ctx.save_for_backward(values, *weights, dropout, tape.attention, *kept)
-        ctx.packing, ctx.has_query, ctx.language_dim = packing, query is not None, language.dim()
+        ctx.packing, ctx.low = packing, low
+        ctx.has_query, ctx.language_dim = query is not None, language.dim()
         ctx.mark_non_differentiable(tape.attention)
         assert hidden is not None
         return hidden, tape.attention
@@ -230,7 +244,8 @@ class _Loop(Function):
             previous, gates, att_c, att_tanh_c, _, activations, joint, language_gates, c, tanh_c, _,
         ) = ctx.saved_tensors  # fmt: skip
         packing: Packing = ctx.packing
-        blocks, captions = packing.blocks, packing.sizes[0]
+        blocks, captions, low = packing.blocks, packing.sizes[0], ctx.low
+        language_weight, attention_weight = lowered(language_weight, low), lowered(attention_weight, low)
         features, (count, width) = values.shape[2], activations.shape[1:]
         hl, ha = c.shape[1], att_c.shape[1]
         dgates, dlanguage = torch.empty_like(gates), torch.empty_like(language_gates)
@@ -249,7 +264,7 @@ class _Loop(Function):
             lstm_cell_backward(
                 dh[:n], dc[:n], language_gates[here], c[last] if t else None, tanh_c[here], dlanguage[here]
             )
-            djoint = dlanguage[here] @ language_weight  # (n, F + Ha + Hl)
+            djoint = product(dlanguage[here], language_weight)  # (n, F + Ha + Hl)
             dattended_t = djoint[:, :features]
             if dattended is not None:
                 dattended[here] = dattended_t
@@ -275,7 +290,7 @@ class _Loop(Function):
                 dgates[here],
             )
             if t:
-                dprevious = dgates[here] @ attention_weight  # (n, Hl + Ha)
+                dprevious = product(dgates[here], attention_weight)  # (n, Hl + Ha)
                 torch.add(djoint[:, features + ha :], dprevious[:, :hl], out=dh[:n])
                 att_dh[:n] = dprevious[:, hl:]
         dkeys *= score
@@ -287,10 +302,11 @@ class _Loop(Function):
             dkeys,
             None if dattended is None else _values_gradient(attention, dattended, packing),
             None,
-            dgates[captions:].t() @ previous[captions:],
+            weight_gradient(dgates[captions:], previous[captions:], low),
             dquery.t() @ joint[:, features : features + ha],
             torch.mv(activations.view(-1, width).t(), dscores.view(-1)),
-            dlanguage.t() @ joint,
+            weight_gradient(dlanguage, joint, low),
+            None,
             None,
             None,
         )
@@ -320,9 +336,10 @@ def decoder_loop(
     regions are in the order of the sorted captions: row j is of caption packing.order[j]. Where a `tape` has run over
     the same inputs already, its results are used and only the gradient is computed.
     """
+    low = is_low(regions.values)
     with full_precision(inputs.attention):
         attention, language = full(inputs.attention, inputs.language)
         query, dropout = (None if each is None else full(each)[0] for each in (inputs.query, inputs.dropout))
         tensors = full(regions.keys, regions.values, regions.masked, *weights)
-        hidden, a = _Loop.apply(attention, query, language, dropout, *tensors, packing, tape)
+        hidden, a = _Loop.apply(attention, query, language, dropout, *tensors, packing, tape, low)
     return hidden, a

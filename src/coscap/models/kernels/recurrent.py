@@ -17,6 +17,43 @@ from coscap.models.kernels.packing import Packing
 aten = torch.ops.aten
 
 
+# Products in mixed precision: factors in bfloat16, sums in float32. Which it is follows from the type of the weight.
+
+
+def lowered(weight: Tensor, low: bool) -> Tensor:
+    """The weight as products take it."""
+    return weight.to(torch.bfloat16) if low else weight
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b in the type of a; a: (n, k), b: (k, m), one of them perhaps in bfloat16"""
+    if b.dtype == torch.bfloat16 and a.dtype != torch.bfloat16:
+        return (a.to(torch.bfloat16) @ b).to(a.dtype)
+    return a @ b
+
+
+def add_product(total: Tensor, a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """total + a @ b"""
+    if b.dtype == torch.bfloat16:
+        sum_: Tensor = torch.add(total, product(a, b), out=out)
+        return sum_
+    result: Tensor = torch.addmm(total, a, b, out=out)
+    return result
+
+
+def weight_gradient(dgates: Tensor, read: Tensor, low: bool) -> Tensor:
+    """dgates^T read, over all words. dgates: (N, G), read: (N, D) -> (G, D)"""
+    if low:
+        return (dgates.to(torch.bfloat16).t() @ read.to(torch.bfloat16)).to(dgates.dtype)
+    return dgates.t() @ read
+
+
+def is_low(tensor: Tensor) -> bool:
+    """Whether mixed precision is on where this tensor is."""
+    device = tensor.device.type
+    return torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
+
+
 def lstm_cell(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """gates: (n, 4 H) all that is added up before the non-linearities; c: (n, H). Gives h and c."""
     i, f, o = torch.sigmoid(gates[:, : 3 * c.shape[1]]).chunk(3, dim=1)
@@ -66,29 +103,30 @@ def lstm_cell_backward(
 
 class _Lstm(Function):
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, packing: Packing) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, packing: Packing, low: bool) -> Tensor:
         size = weight.shape[1]
         gates = torch.empty_like(inputs)  # (N, 4 H)
         c, tanh_c, h = (inputs.new_empty(len(inputs), size) for _ in range(3))  # (N, H)
-        transposed = weight.t().contiguous()
+        transposed = lowered(weight.t(), low).contiguous()
         last = 0
         for start, end in packing.blocks:
             before = slice(last, last + end - start)
             if start:
-                torch.addmm(inputs[start:end], h[before], transposed, out=gates[start:end])
+                add_product(inputs[start:end], h[before], transposed, out=gates[start:end])
             else:
                 gates[start:end] = inputs[start:end]
             out = c[start:end], tanh_c[start:end], h[start:end]
             lstm_cell_(gates[start:end], c[before] if start else None, out)
             last = start
         ctx.save_for_backward(weight, gates, c, tanh_c, h)
-        ctx.packing = packing
+        ctx.packing, ctx.low = packing, low
         return h
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         weight, gates, c, tanh_c, h = ctx.saved_tensors
+        weight = lowered(weight, ctx.low)
         packing: Packing = ctx.packing
         blocks = packing.blocks
         dgates = torch.empty_like(gates)
@@ -99,7 +137,7 @@ class _Lstm(Function):
             dh = grad[start:end].clone()
             if t + 1 < len(blocks):
                 later = slice(*blocks[t + 1])
-                dh[: packing.sizes[t + 1]].addmm_(dgates[later], weight)
+                dh[: packing.sizes[t + 1]] += product(dgates[later], weight)
             last = blocks[t - 1][0]
             lstm_cell_backward(
                 dh,
@@ -111,14 +149,15 @@ class _Lstm(Function):
             )
         dweight = None
         if ctx.needs_input_grad[1]:
-            dweight = dgates[packing.sizes[0] :].t() @ h[packing.previous]
-        return dgates, dweight, None
+            dweight = weight_gradient(dgates[packing.sizes[0] :], h[packing.previous], ctx.low)
+        return dgates, dweight, None, None
 
 
 def lstm(inputs: Tensor, weight: Tensor, packing: Packing) -> Tensor:
     """inputs: (N, 4 H), weight: (4 H, H) of the recurrence -> hidden states (N, H)."""
+    low = is_low(inputs)
     with full_precision(inputs):
-        hidden: Tensor = _Lstm.apply(*full(inputs, weight), packing)
+        hidden: Tensor = _Lstm.apply(*full(inputs, weight), packing, low)
     return hidden
 
 
@@ -189,7 +228,7 @@ def latent_recurrence(base: Tensor, weight: Tensor, noise: Tensor, packing: Pack
 
 
 def full_precision(tensor: Tensor) -> torch.autocast:
-    """Under mixed precision the recurrences stay in float32: their errors would add up over the words."""
+    """Under mixed precision the recurrences keep their states and sums in float32; only factors are rounded."""
     return torch.autocast(tensor.device.type, enabled=False)
 
 

@@ -72,18 +72,21 @@ class TransposedCopies:
     """Transposed weights, copied. Multiplying a few dozen rows is a fifth faster with a weight that is stored
     transposed, so a model that decodes many rows copies each of its weights once."""
 
-    def __init__(self) -> None:
+    def __init__(self, low: bool = False) -> None:
+        self.low = low  # in bfloat16
         self.copies: dict[int, tuple[Tensor, int, Tensor]] = {}  # weight, its version, its transpose
 
     def __call__(self, weight: Tensor) -> Tensor:
         """weight: (G, D) -> (D, G); copied anew when the weight was changed in place."""
         known = self.copies.get(id(weight))
         if known is None or known[0] is not weight or known[1] != weight._version:
-            known = self.copies[id(weight)] = weight, weight._version, weight.detach().t().contiguous()
+            transpose = weight.detach().t()
+            transpose = (transpose.to(torch.bfloat16) if self.low else transpose).contiguous()
+            known = self.copies[id(weight)] = weight, weight._version, transpose
         return known[2]
 
     def __deepcopy__(self, memo: object) -> "TransposedCopies":
-        return TransposedCopies()  # a copied model has weights of its own
+        return TransposedCopies(self.low)  # a copied model has weights of its own
 
 
 class TransposedViews(TransposedCopies):
