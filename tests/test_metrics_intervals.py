@@ -219,6 +219,7 @@ def test_pictures_without_a_domain_are_named(demo: Any) -> None:
 
 def test_a_metric_is_one_entry(monkeypatch: pytest.MonkeyPatch, demo: Any) -> None:
     """What is added to the table is evaluated, has an interval, and can be measured by its name."""
+    from coscap.cli.evaluate_tables import _tables
     from coscap.metrics import evaluation, table
 
     longest = table.Metric(
@@ -232,4 +233,5 @@ def test_a_metric_is_one_entry(monkeypatch: pytest.MonkeyPatch, demo: Any) -> No
     found = evaluate(*demo, metrics="mine")
     assert found.json(resamples=10)["mine"] == {"longest": found.values["longest"]}
     assert "longest" in found.intervals(10)
+    assert [printed.title for printed in _tables(found, {})] == ["mine"]
     assert measure(["longest"], [["ab cd", "a"]]) == {"longest": 5.0}
