@@ -11,7 +11,7 @@ import pytest
 
 from coscap.errors import UserError
 from coscap.metrics import bleu, compare, div_n, evaluate, mbleu4, measure, object_f1, unique
-from coscap.metrics.intervals import Bootstrap, Statistics, change, interval, mean
+from coscap.metrics.intervals import Bootstrap, Statistics, interval, mean, paired_difference
 from coscap.metrics.table import METRICS
 from test_metrics_command import rows, run, write
 
@@ -100,10 +100,10 @@ def test_pairs_see_what_two_intervals_cannot() -> None:
     values = np.random.default_rng(2).normal(0, 5, 300)
     better = values + 0.2 + np.random.default_rng(3).normal(0, 0.2, 300)
     drawn = Bootstrap(300).values({"one": mean(better), "other": mean(values)})
-    found = change(better.mean(), values.mean(), drawn["one"], drawn["other"])
+    found = paired_difference(better.mean(), values.mean(), drawn["one"], drawn["other"])
     assert found.clear and found.share == 1 and found.low < found.difference < found.high
     assert interval(drawn["one"])[0] < interval(drawn["other"])[1]
-    same = change(values.mean(), values.mean(), drawn["other"], drawn["other"])
+    same = paired_difference(values.mean(), values.mean(), drawn["other"], drawn["other"])
     assert not same.clear and (same.difference, same.share) == (0, 0.5)
 
 
@@ -219,6 +219,7 @@ def test_pictures_without_a_domain_are_named(demo: Any) -> None:
 
 def test_a_metric_is_one_entry(monkeypatch: pytest.MonkeyPatch, demo: Any) -> None:
     """What is added to the table is evaluated, has an interval, and can be measured by its name."""
+    from coscap.cli.evaluate_tables import _tables
     from coscap.metrics import evaluation, table
 
     longest = table.Metric(
@@ -232,4 +233,5 @@ def test_a_metric_is_one_entry(monkeypatch: pytest.MonkeyPatch, demo: Any) -> No
     found = evaluate(*demo, metrics="mine")
     assert found.json(resamples=10)["mine"] == {"longest": found.values["longest"]}
     assert "longest" in found.intervals(10)
+    assert [printed.title for printed in _tables(found, {})] == ["mine"]
     assert measure(["longest"], [["ab cd", "a"]]) == {"longest": 5.0}

@@ -11,10 +11,15 @@ if TYPE_CHECKING:
 
     from coscap.metrics.evaluation import Evaluation
     from coscap.metrics.human import Agreement
-    from coscap.metrics.intervals import Change
+    from coscap.metrics.intervals import PairedDifference
 
 _NUMBERS = (1, 5, 10, 20, 50, 100)  # the n of which the table of novel objects has a row
-_TITLES = {"diversity": "Diversity", "chair": "Hallucinated objects in %", "content": "Contexts and objects"}
+_TITLES = {
+    "allspice": "Merged scene graphs",
+    "diversity": "Diversity",
+    "chair": "Hallucinated objects in %",
+    "content": "Contexts and objects",
+}  # of groups of METRICS; another group is called by its name
 _NOTE = "± is half of the 95 % interval over pictures"
 
 
@@ -38,7 +43,7 @@ def agreement_table(columns: "Mapping[str, Mapping[str, Agreement]]") -> "Table"
 
 
 def compare_table(
-    base: str, first: "Evaluation", name: str, other: "Evaluation", changes: "Mapping[str, Change]"
+    base: str, first: "Evaluation", name: str, other: "Evaluation", changes: "Mapping[str, PairedDifference]"
 ) -> "Table":
     """What is inside its interval is grey."""
     stems = [Path(base).stem, Path(name).stem]
@@ -89,6 +94,8 @@ def show_tables(tables: "Sequence[Table]") -> None:
 
 def _tables(found: "Evaluation", intervals: Mapping[str, tuple[float, float]]) -> list["Table"]:
     """One row a metric, so that all of them fit into a narrow terminal."""
+    from coscap.metrics.table import GROUPS
+
     tables = []
     if found.accuracy:
         columns = {"": ""}
@@ -108,13 +115,11 @@ def _tables(found: "Evaluation", intervals: Mapping[str, tuple[float, float]]) -
         if found.oracle and {"BLEU-1", "METEOR"} & set(found.accuracy):
             notes.append("BLEU, METEOR: of all first captions together; elsewhere means of single captions")
         tables[-1].caption, tables[-1].caption_justify = "\n".join(notes), "left"
-    for group, title in _TITLES.items():
+    for group in GROUPS:
         names = found.of_group(group)
-        if names:
+        if names and group != "novel_objects":
             rows = [[name, _with_interval(name, found, intervals, _digits(name))] for name in names]
-            tables.append(_table(title, [""], rows))
-    if "AllSPICE" in found.values:
-        tables.append(_table("Sets", [""], [["AllSPICE", _with_interval("AllSPICE", found, intervals, 4)]]))
+            tables.append(_table(_TITLES.get(group, group), [""], rows))
     if found.objects is not None:
         scores = found.objects
         most = scores.f1.shape[1]

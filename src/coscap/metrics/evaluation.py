@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 from coscap.errors import UserError
 from coscap.metrics.chair import ObjectWords
 from coscap.metrics.checks import check_captions, check_match, check_words
-from coscap.metrics.intervals import RESAMPLES, Bootstrap, Change, Statistics, change, interval
+from coscap.metrics.intervals import (
+    RESAMPLES,
+    Bootstrap,
+    PairedDifference,
+    Statistics,
+    interval,
+    paired_difference,
+)
 from coscap.metrics.novel_objects import HELD_OUT, ObjectScores
 from coscap.metrics.oracle import Curves, best_average_worst, curves
 from coscap.metrics.references import ImageId, as_captions
@@ -221,7 +228,7 @@ def measure(
 
 def compare(
     one: Evaluation, other: Evaluation, resamples: int = RESAMPLES, seed: int = 0
-) -> dict[str, Change]:
+) -> dict[str, PairedDifference]:
     """How much higher `one` is than `other`: a paired bootstrap, both on the same resamples of pictures."""
     place = {image: number for number, image in enumerate(other.ids)}
     order = np.array([place[image] for image in one.ids])
@@ -233,7 +240,7 @@ def compare(
         {name: Statistics(theirs[name].terms[:, order], theirs[name].finish) for name in shared}
     )
     return {
-        name: change(mine[name].value(), theirs[name].value(), resampled[name], others[name])
+        name: paired_difference(mine[name].value(), theirs[name].value(), resampled[name], others[name])
         for name in shared
     }
 

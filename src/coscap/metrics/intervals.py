@@ -85,7 +85,7 @@ def interval(values: Floats, level: float = LEVEL) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Change:
+class PairedDifference:
     """How much higher one system is than another on the same pictures."""
 
     difference: float
@@ -99,8 +99,10 @@ class Change:
         return self.low > 0 or self.high < 0
 
 
-def change(one: float, other: float, resampled: Floats, other_resampled: Floats) -> Change:
+def paired_difference(
+    one: float, other: float, resampled: Floats, other_resampled: Floats
+) -> PairedDifference:
     """From the values of two systems and those on the same resamples, (B,) each."""
     differences = resampled - other_resampled
     share = float(np.mean(differences > 0) + np.mean(differences == 0) / 2)
-    return Change(one - other, *interval(differences), share)
+    return PairedDifference(one - other, *interval(differences), share)

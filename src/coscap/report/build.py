@@ -10,7 +10,7 @@ from coscap.data import Prepared, open_prepared
 from coscap.errors import UserError
 from coscap.metrics.evaluation import value_of
 from coscap.metrics.grams import Floats
-from coscap.metrics.intervals import Bootstrap, Change, Statistics, change, interval
+from coscap.metrics.intervals import Bootstrap, PairedDifference, Statistics, interval, paired_difference
 from coscap.report.measure import Figures, Measurer, Ranker, check_meteor
 from coscap.report.runs import METHODS, Run, Stores, open_runs
 from coscap.report.sampling import Sampler, SampleSet, beam_settings, latent_settings
@@ -94,11 +94,13 @@ class Measured:
             resampled,
         )
 
-    def minus(self, other: "Measured", name: str) -> Change | None:
+    def minus(self, other: "Measured", name: str) -> PairedDifference | None:
         """The difference of a figure on the same resamples of pictures; None where one of them has none."""
         if name not in self.resampled or name not in other.resampled:
             return None
-        return change(self.mean[name], other.mean[name], self.resampled[name], other.resampled[name])
+        return paired_difference(
+            self.mean[name], other.mean[name], self.resampled[name], other.resampled[name]
+        )
 
 
 @dataclass(frozen=True)
