@@ -1,10 +1,12 @@
 """`coscap sample`, with a random model of the real kind, and its options."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import typer
@@ -73,6 +75,31 @@ def test_the_other_searches(world: Path, search: str) -> None:
         named = any(f" {form} " in f" {row['caption']} " for form in (*dogs.words, *dogs.plurals))
         assert named == (search == "constrained")
         assert row.get("satisfied", True) is True
+
+
+def test_published_features_are_taken_as_training_takes_them(world: Path, tmp_path: Path) -> None:
+    """A folder of .npz files, and a model that was trained on such regions."""
+    from coscap.data import open_prepared
+
+    prepared = open_prepared(world / "data")
+    (tmp_path / "features").mkdir()
+    random = np.random.default_rng(0)
+    for image_id in prepared.image_ids[prepared.images("test")].tolist():
+        boxes = np.tile(np.array([0.1, 0.1, 0.9, 0.8], np.float32), (5, 1))
+        features = random.normal(size=(5, WIDTH)).astype(np.float32)
+        np.savez(
+            tmp_path / "features" / f"{image_id}.npz", features=features, boxes=boxes, image_w=1, image_h=1
+        )
+    config = json.loads((world / "run" / "best" / "config.json").read_text())
+    shutil.copytree(world / "run", tmp_path / "run")
+    (tmp_path / "run" / "best" / "config.json").write_text(json.dumps({**config, "recipe": None}))
+    app = typer.Typer()
+    app.command()(sample)
+    out = tmp_path / "samples.json"
+    options = ["--data", world / "data", "--regions", tmp_path / "features", "--out", out, "-n", "2"]
+    arguments = [tmp_path / "run", *options, "--device", "cpu", "--max-length", "6"]
+    done = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert done.exit_code == 0 and len(json.loads(out.read_text())) == 10
 
 
 def test_regions_that_are_missing_are_told_or_skipped(world: Path, tmp_path: Path) -> None:

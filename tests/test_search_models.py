@@ -2,16 +2,20 @@
 
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from coscap.data.batch import RegionBatch
 from coscap.models import CaptionModel, ModelConfig, build_model
-from coscap.models.stepper import TorchStepper
+from coscap.models.stepper import TorchStepper, candidates
 from coscap.search import SearchSettings, generate
+from coscap.search.model import TokenMask
 from coscap.text.vocabulary import END, START
 from models_batch import make_regions
-from search_tiny import IDS, VOCABULARY, contains, one_picture, same
+from search_tiny import IDS, VOCABULARY, contains, one_picture, plain_candidates, same
 from search_tiny import one_thread as one_thread
 
 KINDS = ("updown", "seq_cvae", "cos_cvae")
@@ -80,7 +84,7 @@ def test_full_beams_equal_brute_force(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "settings",
+    "given_settings",
     [
         SearchSettings(max_length=6, seed=2),
         SearchSettings(max_length=6, seed=2, do_sample=True, top_p=0.9),
@@ -90,13 +94,16 @@ def test_full_beams_equal_brute_force(kind: str) -> None:
     ],
     ids=["greedy", "sample", "beam", "diverse", "constrained"],
 )
-def test_results_do_not_depend_on_the_batch(kind: str, settings: SearchSettings) -> None:
+def test_results_do_not_depend_on_the_batch(kind: str, given_settings: SearchSettings) -> None:
     model, batch = small(kind), double(make_regions(5))
-    together = generate(TorchStepper(model), batch, VOCABULARY, 4, settings)
+    together = generate(TorchStepper(model), batch, VOCABULARY, 4, given_settings)
     alone = [
-        generate(TorchStepper(model), one_picture(batch, p), VOCABULARY, 4, settings)[0] for p in range(5)
+        generate(TorchStepper(model), one_picture(batch, p), VOCABULARY, 4, given_settings)[0]
+        for p in range(5)
     ]
-    few = generate(TorchStepper(model), batch, VOCABULARY, 4, settings.model_copy(update={"max_rows": 6}))
+    few = generate(
+        TorchStepper(model), batch, VOCABULARY, 4, given_settings.model_copy(update={"max_rows": 6})
+    )
     assert same(together, alone) and same(together, few)
     assert [len(row) for row in together] == [4] * 5
 
@@ -106,3 +113,31 @@ def test_a_model_without_latents_gives_the_n_best_of_a_constrained_search() -> N
     for row in generate(TorchStepper(small("updown")), double(make_regions(3)), VOCABULARY, 4, settings):
         assert [caption.draw for caption in row] == [0, 0, 0, 0]
         assert len({caption.text for caption in row}) == 4
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_candidates_are_those_found_one_by_one(data: st.DataObject) -> None:
+    """Masks, named tokens with padding, ties and rows without a token left, against the plainest way."""
+    rows, size = data.draw(st.integers(1, 4)), data.draw(st.integers(3, 9))
+    logs = np.array(data.draw(st.lists(st.lists(st.integers(-3, 0), min_size=size, max_size=size),
+                                       min_size=rows, max_size=rows)), np.float64)  # fmt: skip
+    token = st.integers(0, size - 1)
+    pairs = data.draw(st.lists(st.tuples(st.integers(0, rows - 1), token), max_size=6))
+    everywhere = data.draw(st.lists(token, unique=True, max_size=2))
+    mask = TokenMask(
+        np.array(everywhere, np.int64),
+        np.array([row for row, _ in pairs], np.int64),
+        np.array([token for _, token in pairs], np.int64),
+    )
+    named = None
+    if data.draw(st.booleans()):
+        most = data.draw(st.integers(1, 2))
+        each = [data.draw(st.lists(token, unique=True, min_size=1, max_size=most)) for _ in range(rows)]
+        named = np.array([[*some, *[-1] * (most - len(some))] for some in each])
+    k = data.draw(st.sampled_from([0, 1, 2, None] if named is None else [0, 1, 2]))
+    found = candidates(torch.from_numpy(logs.copy()), k, named, mask)
+    plain = plain_candidates(logs, k, named, mask)
+    assert np.array_equal(found.log_probabilities, plain.log_probabilities)
+    there = np.isfinite(plain.log_probabilities)
+    assert np.array_equal(found.ids[there], plain.ids[there])

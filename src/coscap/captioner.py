@@ -37,7 +37,7 @@ ACCURATE, DIVERSE = (0.4, 0.1), (1.0, 0.9)  # latent_temperature and variety of 
 
 
 @dataclass(frozen=True)
-class Word:
+class CaptionWord:
     """A word of a caption and the region that the model attended to most when it wrote it."""
 
     word: str
@@ -55,7 +55,7 @@ class PhotoCaption:
     log_probability: float
     """How sure the model is: log p(caption | photograph) with the latents at their priors' means, summed over
     the words and the end. It does not favour a caption for the draw that it came from."""
-    words: tuple[Word, ...]
+    words: tuple[CaptionWord, ...]
     found: Caption = field(repr=False, compare=False)
     """The caption as the search found it, with its whole attention."""
     settings: SearchSettings = field(repr=False, compare=False)
@@ -449,6 +449,6 @@ def _photo_caption(
     for token, attention in zip(caption.tokens, caption.attention, strict=True):
         region = int(np.argmax(attention[: len(regions)]))
         x1, y1, x2, y2 = (round(float(side), 5) for side in regions.boxes[region])
-        words.append(Word(token, (x1, y1, x2, y2), round(float(attention[region]), 5)))
+        words.append(CaptionWord(token, (x1, y1, x2, y2), round(float(attention[region]), 5)))
     log_probability = round(caption.log_probability, 6)
     return PhotoCaption(caption.text, log_probability, tuple(words), caption, settings, regions, kept)

@@ -146,7 +146,7 @@ def caption(
     file = None if out is None else CaptionFile(out, what, made)
     try:
         todo = [name for name in sources if not _done(name, file, beside)]
-        shown = Shown(table=not (as_json or jsonl or file), jsonl=jsonl, alt=alt, alts=alts)
+        shown = CaptionPrinter(table=not (as_json or jsonl or file), jsonl=jsonl, alt=alt, alts=alts)
         if len(todo) < len(sources):
             say(f"{len(sources) - len(todo):,} of {len(sources):,} photographs have their captions already.")
         captioner = Captioner.from_pretrained(model, device=device, detector=detector)
@@ -201,7 +201,7 @@ def _done(name: str, file: "CaptionFile | None", beside: "Sidecars | None") -> b
     return (file is None or file.done(name)) and (beside is None or beside.done(name))
 
 
-class Shown:
+class CaptionPrinter:
     """How captions are shown: as a table, as JSON lines, in the texts beside photographs."""
 
     def __init__(self, table: bool, jsonl: bool, alt: bool, alts: dict[str, Any]) -> None:
