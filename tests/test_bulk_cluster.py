@@ -1,5 +1,6 @@
 """`coscap bulk` at scale, for real: two Ray nodes of which one is killed, and an S3 server over the network."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -44,6 +45,24 @@ def captions(out: Path) -> dict[str, list[str]]:
     rows = parquet.read_table(out).to_pylist()
     assert len({row["photo"] for row in rows}) == len(rows)
     return {row["photo"]: [each["text"] for each in row["captions"]] for row in rows}
+
+
+def test_only_regular_files_within_a_size_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table may name any path: a worker must not wait for a pipe, nor read a device for ever."""
+    from coscap.bulk import worker
+
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (photo,) = make_photos(tmp_path, 1)
+
+    def read(path: object) -> bytes | UserError:
+        return worker._content({"photo": "x", "root": "", "path": str(path).encode(), "data": None})
+
+    assert read(photo) == photo.read_bytes()
+    for path in (tmp_path / "pipe.jpg", "/dev/zero", tmp_path):
+        assert "x is a pipe, a device or a folder" in str(read(path))
+    assert "x does not exist" in str(read(tmp_path / "none.jpg"))
+    monkeypatch.setattr(worker, "LARGEST", 100)
+    assert "x is larger than" in str(read(photo))
 
 
 @pytest.fixture(scope="module")

@@ -273,3 +273,19 @@ def test_only_pictures_that_are_there(
     (tmp_path / "other" / "99.jpg").write_bytes(b"")
     assert run(*there[:-1], tmp_path / "other", monkeypatch=monkeypatch) == 2
     assert "none of the 40 pictures of the data set" in capsys.readouterr().err
+
+
+def test_training_on_data_without_validation_says_what_to_do(tmp_path: Path) -> None:
+    import torch
+
+    from coscap.data.splits import Choice
+    from coscap.errors import UserError
+    from coscap.training.config import check_config
+    from coscap.training.validate import build_validator
+    from data_made import made_prepared, made_store
+
+    data = made_prepared(tmp_path / "d", choice=Choice("train"))
+    store = made_store(tmp_path / "r.h5", data.image_ids.tolist())
+    content = {"data": str(data.path), "regions": str(store.path), "steps": 1, "model": {"kind": "updown"}}
+    with pytest.raises(UserError, match=r"holds no picture out for validation; prepare it without --split train"):
+        build_validator(check_config(content, "x"), data, store, torch.device("cpu"))

@@ -1,8 +1,10 @@
 """What one worker does: it keeps a captioner, reads the pictures of a block ahead, and captions them in batches."""
 
+import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from coscap.errors import UserError
 from coscap.search.config import SearchSettings
 from coscap.vision.pictures import picture_size
 
+LARGEST = 200_000_000  # bytes of a picture's file
 READERS = 8  # files that a worker reads at once: a store of objects answers late, but many at a time
 PLANNED = pa.schema(
     [
@@ -96,10 +99,17 @@ def _content(row: dict[str, Any]) -> bytes | UserError:
     if row["path"] is None:
         return row["data"] or UserError(f"{name} holds no picture; fill that row or leave it out.")
     system, _ = file_system(row["root"])
+    path = row["path"].decode("utf-8", "surrogateescape")
     try:
-        with system.open_input_stream(row["path"].decode("utf-8", "surrogateescape")) as file:
-            content: bytes = file.read()
-            return content
+        if system.type_name == "local" and not stat.S_ISREG(Path(path).stat().st_mode):
+            return UserError(f"{name} is a pipe, a device or a folder, and a picture file was expected.")
+        with system.open_input_stream(path) as file:
+            content: bytes = file.read(LARGEST + 1)
+        return (
+            content
+            if len(content) <= LARGEST
+            else UserError(f"{name} is larger than {LARGEST // 1_000_000} MB.")
+        )
     except FileNotFoundError:
         return UserError(f"{name} does not exist; check the path.")
     except OSError as error:
