@@ -1,6 +1,7 @@
 """z^o drawn once for each object: segments by brute force, the same alone and in a batch, the same word by word."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -82,7 +83,7 @@ def test_a_caption_costs_the_same_alone_and_in_a_batch() -> None:
         )
         one = model.loss(alone, keys=keys[row : row + 1])
         for name in ("reconstruction", "kl_context", "kl_object", "extra"):
-            assert float(getattr(one, name)[0]) == pytest.approx(float(getattr(whole, name)[row]), rel=1e-4)
+            assert getattr(one, name)[0].item() == pytest.approx(getattr(whole, name)[row].item(), rel=1e-4)
 
 
 def test_word_by_word_under_given_latents_gives_the_teacher_forced_probabilities() -> None:
@@ -103,7 +104,7 @@ def test_word_by_word_under_given_latents_gives_the_teacher_forced_probabilities
         )
         state, total = model.start(pictures, 1, latents=one, record=True), 0.0
         tokens = [START, *given.words[row, : given.lengths[row]].tolist()]
-        for token, following in zip(tokens, tokens[1:], strict=False):
+        for token, following in pairwise(tokens):
             logs, state, _ = model.step(torch.tensor([token]), state)
             total -= float(logs[0, following])
         assert total == pytest.approx(float(terms.reconstruction[row]), rel=1e-4)
