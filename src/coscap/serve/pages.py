@@ -117,8 +117,13 @@ def _bounds(field: dict[str, Any]) -> str:
     for most, unit in (("maximum", ""), ("maxLength", " characters"), ("maxItems", " times")):
         if most in field:
             least = field.get("minimum", field.get("exclusiveMinimum"))
-            return f"{f'{least} to' if least is not None else 'At most'} {field[most]}{unit}."
+            start = "At most" if least is None else f"{_number(least)} to"
+            return f"{start} {_number(field[most])}{unit}."
     return ""
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else str(value)
 
 
 def _default(value: object) -> str:
