@@ -198,7 +198,7 @@ def _bounded(name: str, annotation: Any, metadata: list[Any]) -> Any:
         return Annotated[str, MaxLen(TEXT)]
     if plain is not int and plain is not float:  # a choice or a switch
         return annotation
-    own = [one.le for one in metadata if isinstance(one, Le)]
+    own: list[Any] = [one.le for one in metadata if isinstance(one, Le)]
     most = min([*own, MOST.get(name, NUMBER if plain is int else SCALE)])
     kept = [one for one in metadata if not isinstance(one, Le)]
     if name == "seed":
