@@ -197,6 +197,8 @@ def test_other_addresses(client: TestClient) -> None:
     assert {"photos", "n", "variety", "seed", "latent_temperature"} <= set(form["properties"])
     docs = client.get("/docs")
     assert "POST /variations" in docs.text and "{{" not in docs.text
+    assert "1 to 6. Default: 5." in docs.text and "One of latent, beam, diverse, constrained." in docs.text
+    assert "At most 100 characters." in docs.text
 
 
 def test_metrics_count_what_happened(client: TestClient) -> None:

@@ -4,8 +4,9 @@ uvicorn waits for the header of a request as long as the client likes, and has n
 fairly. This protocol stands in front of uvicorn's own and adds both, through asyncio's public interface alone:
 
 - a connection without a complete header within `header_seconds` is closed, at its beginning and after each answer;
-- at most `connections` are open. One more closes the one that has waited longest without a request in work, so
-  that half-sent requests make room for whole ones; if all have requests in work, the new one is closed.
+- at most `connections` are open. One more closes the one that has waited longest without a whole header, or, if
+  there is none, without a whole body: half-sent requests make room for whole ones. If all requests are whole, the new
+  connection is closed.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ CONNECTION: ContextVar["Connection | None"] = ContextVar("coscap-connection", de
 
 
 class Connection(asyncio.Protocol):
-    """One connection. `requests` counts those in work on it (one, or none)."""
+    """One connection. `requests` counts those in work on it (one, or none); `reading`: its body is not whole yet."""
 
     def __init__(self, pool: "ConnectionPool", inner: asyncio.Protocol) -> None:
         self._pool = pool
@@ -29,6 +30,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.requests = 0
+        self.reading = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -64,6 +66,7 @@ class Connection(asyncio.Protocol):
 
     def end_request(self) -> None:
         self.requests -= 1
+        self.reading = False
         if not self.requests:
             self._pool.waits_again(self)
             self._wait_for_header()
@@ -98,9 +101,12 @@ class ConnectionPool:
     def add(self, connection: Connection) -> None:
         self._open[connection] = None
         if len(self._open) > self._most:
-            idle = next(one for one in self._open if not one.requests)  # at the latest the new one
-            del self._open[idle]
-            idle.abort()
+            *others, new = self._open
+            idle = (one for one in others if not one.requests)
+            reading = (one for one in others if one.reading)
+            closed = next(idle, None) or next(reading, None) or new
+            del self._open[closed]
+            closed.abort()
 
     def discard(self, connection: Connection) -> None:
         self._open.pop(connection, None)

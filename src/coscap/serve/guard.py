@@ -65,6 +65,7 @@ class Guard:
         connection = CONNECTION.get()
         if connection is not None:
             connection.begin_request()
+            connection.reading = request.body_comes
         try:
             await self._answer(scope, request)
         finally:
@@ -135,7 +136,7 @@ class _Request:
         self._send = send
         self._headers = {**headers, "X-Request-ID": self.id}
         self._limits = limits
-        self._body_comes = sent.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in sent
+        self.body_comes = sent.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in sent
         self._body_waits = sent.get(b"expect", b"").lower() == b"100-continue"  # until it is asked for
         self._began = time.perf_counter()
 
@@ -146,7 +147,10 @@ class _Request:
     async def receive(self) -> Message:
         message = await self._receive()
         self.bytes_in += len(message.get("body", b""))
-        self._body_comes = self._body_comes and bool(message.get("more_body"))
+        self.body_comes = self.body_comes and bool(message.get("more_body"))
+        connection = CONNECTION.get()
+        if connection is not None:
+            connection.reading = self.body_comes
         self._body_waits = False
         return message
 
@@ -174,7 +178,7 @@ class _Request:
         """
         try:
             async with asyncio.timeout(self._limits.header_seconds):
-                while self._body_comes and not self._body_waits and self.bytes_in <= 2 * self._limits.bytes:
+                while self.body_comes and not self._body_waits and self.bytes_in <= 2 * self._limits.bytes:
                     async with asyncio.timeout(PAUSE):
                         await self.receive()
         except TimeoutError:

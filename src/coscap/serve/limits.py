@@ -38,7 +38,7 @@ class Limits:
     body_rate: int = 10_000
     """Bytes a second that a body must bring on average, after `header_seconds` of grace."""
     connections: int = 512
-    """Open connections; a further one closes the connection that has waited longest without a request."""
+    """Open connections; a further one closes the connection that has waited longest without a whole request."""
     waiting: int = 128
     """Requests that are read, wait or are in work at once."""
     client_waiting: int = 96

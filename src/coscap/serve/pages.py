@@ -85,6 +85,7 @@ def _body(operation: dict[str, Any], schema: dict[str, Any]) -> str:
         fields = _resolved(content["schema"], schema)
         for name, field in fields.get("properties", {}).items():
             need = "Required." if name in fields.get("required", []) else _default(field.get("default"))
+            need = f"{_bounds(field)} {need}".strip()
             rows.append(
                 f"<tr><td><code>{html.escape(name)}</code></td><td>{html.escape(field.get('description', ''))}"
                 f" <span class='soft'>{html.escape(need)}</span></td></tr>"
@@ -107,6 +108,22 @@ def _resolved(part: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
         return part
     resolved: dict[str, Any] = schema["components"]["schemas"][reference.rpartition("/")[2]]
     return resolved
+
+
+def _bounds(field: dict[str, Any]) -> str:
+    """What a value may be, from its JSON schema."""
+    if "enum" in field:
+        return f"One of {', '.join(map(str, field['enum']))}."
+    for most, unit in (("maximum", ""), ("maxLength", " characters"), ("maxItems", " times")):
+        if most in field:
+            least = field.get("minimum", field.get("exclusiveMinimum"))
+            start = "At most" if least is None else f"{_number(least)} to"
+            return f"{start} {_number(field[most])}{unit}."
+    return ""
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else str(value)
 
 
 def _default(value: object) -> str:
