@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from coscap.data.batch import RegionBatch
 from coscap.models.noise import normals, row_keys
+from coscap.seam import Candidates, Floats, Ints, LatentValues, RegionArrays, TokenMask
 from coscap.search import Caption
-from coscap.search.model import Candidates, Floats, Ints, LatentValues, RegionArrays, TokenMask
 from coscap.text.vocabulary import END, SPECIAL, START, Vocabulary
 
 WORDS = ("a", "zebra", "zebras", "near", "car", "fire hydrant")

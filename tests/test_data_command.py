@@ -287,5 +287,7 @@ def test_training_on_data_without_validation_says_what_to_do(tmp_path: Path) -> 
     data = made_prepared(tmp_path / "d", choice=Choice("train"))
     store = made_store(tmp_path / "r.h5", data.image_ids.tolist())
     content = {"data": str(data.path), "regions": str(store.path), "steps": 1, "model": {"kind": "updown"}}
-    with pytest.raises(UserError, match=r"holds no picture out for validation; prepare it without --split train"):
+    with pytest.raises(
+        UserError, match=r"holds no picture out for validation; prepare it without --split train"
+    ):
         build_validator(check_config(content, "x"), data, store, torch.device("cpu"))

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from coscap.models.stepper import top
+from coscap.seam import RegionArrays
 from coscap.search import SearchSettings, generate
 from coscap.search.beam import counts_within, ranks
-from coscap.search.model import RegionArrays
 from search_tiny import VOCABULARY, TinyModel, every_caption, one_picture, pictures, ranked, same
 from search_tiny import one_thread as one_thread
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from coscap.data.batch import RegionBatch
+from coscap.seam import Floats, RegionArrays
 from coscap.search import SearchSettings, generate
-from coscap.search.model import Floats, RegionArrays
 from search_tiny import IDS, VOCABULARY, TinyModel, one_picture, pictures, same
 from search_tiny import one_thread as one_thread
 

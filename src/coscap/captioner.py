@@ -16,9 +16,9 @@ from PIL import Image
 
 from coscap.alt import alt_text
 from coscap.errors import UserError
+from coscap.seam import Caption, Check, LatentValues, RegionArrays, SearchModel
 from coscap.search.config import SearchSettings, settings_from
 from coscap.search.generate import generate
-from coscap.search.model import Caption, Check, LatentValues, RegionArrays, SearchModel
 from coscap.search.select import rescore, select
 from coscap.search.variations import Keep, keep_latents, vary
 from coscap.shipped import SHIPPED, check_device, detector_name, model_folder

@@ -9,8 +9,8 @@ import numpy as np
 from coscap.data.batch import RegionBatch
 from coscap.models.cos_cvae import CosCvae
 from coscap.models.stepper import TorchStepper
+from coscap.seam import RegionArrays
 from coscap.search import Caption, SearchSettings, generate
-from coscap.search.model import RegionArrays
 from coscap.search.variations import keep_latents, vary
 from coscap.text import ObjectClasses, Vocabulary, split
 

@@ -55,10 +55,11 @@ def analyse(
     from coscap.analysis.page import page
     from coscap.analysis.run import AnalysisRequest
     from coscap.analysis.run import analyse as run
-    from coscap.files import write_json, write_text
+    from coscap.files import check_output, write_json, write_text
     from coscap.report.page import shown
     from coscap.training.distributed import choose_device
 
+    check_output(out, folder=True)
     photos = photo or []
     request = AnalysisRequest(
         model, data, tuple(regions), split, pictures, draws, seed, str(choose_device(device))

@@ -35,8 +35,10 @@ def backbone(
     Example: coscap backbone data/coco --pictures train2017 --out runs/eyes --epochs 2
     """
     from coscap.errors import UserError
+    from coscap.files import check_output
     from coscap.training.backbone import BackboneConfig, tune_backbone
 
+    check_output(out, folder=True)
     if precision not in ("bf16", "fp32"):
         raise UserError(f"--precision is {precision}; give bf16 or fp32.")
     config = BackboneConfig(

@@ -23,10 +23,12 @@ def bank(
     from coscap.contexts.make_bank import make_bank
     from coscap.data import open_prepared
     from coscap.errors import UserError
+    from coscap.files import check_output
     from coscap.vision.store import RegionStore
 
     if out.exists() and not overwrite:
         raise UserError(f"{out} is there already; give another --out or --overwrite.")
+    check_output(out, folder=True)
     made = make_bank(
         open_prepared(data), RegionStore.open(regions), out, pictures=pictures, dimensions=dimensions
     )

@@ -122,6 +122,7 @@ def caption(
     from coscap.captioner import Captioner, manner
     from coscap.cli.outputs import CaptionFile, Sidecars, policy
     from coscap.cli.photos import list_photos
+    from coscap.files import check_output
     from coscap.progress import bar, say
     from coscap.shipped import check_device
 
@@ -134,8 +135,11 @@ def caption(
     sources = dict(list_photos(photos, urls))
     what = policy(overwrite, skip_existing, append)
     check_device(device)
-    if html is not None and html.is_dir():
-        raise UserError(f"--html {html} is a folder, and a file was expected.")
+    for file_asked in (html, out):
+        if file_asked is not None:
+            check_output(
+                file_asked, inputs=[source for source in sources.values() if isinstance(source, Path)]
+            )
     suffixes = [suffix for suffix, given in ((".txt", sidecar), (".xmp", xmp)) if given]
     beside = Sidecars(list(sources), suffixes, what) if suffixes else None
     alts = {"max_chars": max_chars, "prefix": prefix, "suffix": suffix}

@@ -49,6 +49,7 @@ def contexts(
     from coscap.contexts.examples import show_examples
     from coscap.data import open_prepared
     from coscap.errors import UserError
+    from coscap.files import check_output
     from coscap.vision.published import open_regions
 
     if pooling not in ("mean", "attention"):
@@ -66,6 +67,7 @@ def contexts(
     )
     prepared, store = open_prepared(data), open_regions(regions)
     target = out or data / "contexts"
+    check_output(target, folder=True)
     neighbours = build_contexts(prepared, store, target, settings, device, say=typer.echo)
     typer.echo(f"{len(neighbours.images):,} pictures with up to {k} neighbours each are in {target}.")
     if examples:

@@ -1,6 +1,6 @@
 """`coscap evaluate`: every metric of a file of captions; two systems compared; metrics compared with people."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,6 +117,7 @@ def evaluate(
 
     Example: coscap evaluate samples.json --references coco:val2014 --train coco:train2014 --json scores.json
     """
+    from coscap.files import check_output
     from coscap.metrics.chair import ObjectWords, read_instances
     from coscap.metrics.evaluation import choose
     from coscap.metrics.evaluation import evaluate as measure
@@ -126,7 +127,7 @@ def evaluate(
 
     files = samples or []
     if json not in (None, "-"):
-        refuse_overwriting(Path(str(json)), [*files, Path(references), *([human] if human else [])], "--json")
+        check_output(Path(str(json)), inputs=[*files, Path(references), *([human] if human else [])])
     chosen = choose(metrics)
     study = human is not None and is_study(human)
     if not files and (human is None or study):
@@ -204,15 +205,6 @@ def captions_of(name: str, split: str) -> dict[Any, list[str]]:
         prepared = open_prepared(name if Path(name).is_dir() else folder)
         return prepared.references(split if Path(name).is_dir() else part)
     return read_references(name)
-
-
-def refuse_overwriting(out: Path, inputs: Sequence[Path], option: str) -> None:
-    """An output that is one of the inputs would replace what the user has."""
-    for path in inputs:
-        if path.exists() and out.exists() and path.samefile(out):
-            raise UserError(
-                f"{option} {out} is an input ({path}) and would be overwritten; name another file."
-            )
 
 
 def _check_same_pictures(given: Mapping[str, Mapping[Any, Any]]) -> None:

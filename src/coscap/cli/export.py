@@ -29,13 +29,12 @@ def export(
     if find_spec("onnx") is None or find_spec("onnxscript") is None:
         raise UserError("coscap export needs onnx and onnxscript; run: pip install 'coscap[export]'.")
     from coscap.export.onnx import export as write
+    from coscap.files import check_output
     from coscap.models.hub import load_pretrained
     from coscap.shipped import model_folder
 
-    try:
-        written = write(load_pretrained(model_folder(run)), onnx)
-    except OSError as error:
-        raise UserError(f"{onnx} cannot be written ({error.strerror}); choose another folder.") from None
+    check_output(onnx, folder=True)
+    written = write(load_pretrained(model_folder(run)), onnx)
     for name, size in written.files.items():
         typer.echo(f"{onnx / name}  {size / 1e6:.1f} MB")
     typer.echo(f"checked against torch: the largest difference is {written.difference:.1e}")

@@ -123,6 +123,7 @@ def report(
     Example: coscap report runs/small runs/small-paired --data coco --regions regions.h5 --out docs/results
     """
     from coscap.errors import UserError
+    from coscap.files import check_output
     from coscap.report.build import ReportOptions, build
     from coscap.report.page import write_report
     from coscap.report.random_page import draw_random, write_html, write_random
@@ -130,6 +131,9 @@ def report(
 
     if html is not None and (pictures is None or not random):
         raise UserError("--html needs --random and --pictures, the folder of the photographs.")
+    check_output(out, folder=True)
+    if html is not None:
+        check_output(html)
     goals = _goals(goal or [])
     options = ReportOptions(
         runs=tuple(runs),

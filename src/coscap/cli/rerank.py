@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coscap.cli.evaluate import captions_of, refuse_overwriting
+from coscap.cli.evaluate import captions_of
 from coscap.errors import UserError
 
 if TYPE_CHECKING:
@@ -106,11 +106,11 @@ def rerank(
 
     Example: coscap rerank samples.json --regions regions.h5 --train data/coco --keep 5 --out best.json
     """
-    from coscap.files import write_json
+    from coscap.files import check_output, write_json
     from coscap.metrics.references import read_samples
 
     inputs = [samples, *(regions or []), *(Path(name) for name in (train, frequencies) if name is not None)]
-    refuse_overwriting(out, inputs, "--out")
+    check_output(out, inputs=inputs)
     rows = read_samples(samples)
     pictures: dict[Any, list[Row]] = {}
     for row in rows:

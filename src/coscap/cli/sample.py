@@ -10,7 +10,7 @@ from coscap.search.config import SearchSettings, search_options
 
 if TYPE_CHECKING:
     from coscap.data.prepared import Prepared
-    from coscap.search.model import Caption
+    from coscap.seam import Caption
     from coscap.vision.published import Store
 
 EXAMPLE = (
@@ -61,10 +61,11 @@ def sample(
     """
     from coscap.captioner import Captioner, for_model
     from coscap.data import open_prepared
-    from coscap.files import write_json
+    from coscap.files import check_output, write_json
     from coscap.progress import bar, say
     from coscap.vision.published import open_regions
 
+    check_output(out, inputs=[regions])
     prepared, store = open_prepared(data), open_regions(regions)
     ids = _pictures(prepared, store, split, limit, skip_missing)
     from coscap.training.distributed import choose_device

@@ -50,6 +50,7 @@ def train(
     A run that was broken off, even by kill -9, goes on with --resume to the same weights. Ctrl-C saves first.
     Several processes: python -m torch.distributed.run --nproc_per_node 2 -m coscap train CONFIG --out RUN
     """
+    from coscap.files import check_output
     from coscap.shipped import model_folder
     from coscap.training.config import read_config
     from coscap.training.run import train_run
@@ -57,6 +58,7 @@ def train(
     wanted = read_config(config, change)
     if wanted.start is not None:
         wanted = wanted.model_copy(update={"start": str(model_folder(wanted.start))})
+    check_output(out, folder=True)
     outcome = train_run(wanted, out, resume=resume, device=device)
     if outcome == "interrupted":
         changes = "".join(f" --set {item}" for item in change or [])

@@ -133,7 +133,12 @@ def _tensors(model: CaptionModel, dtype: torch.dtype) -> dict[str, Tensor]:
     """The weights by name, each once: a tied vocabulary layer is the word embedding."""
     tied = {"output.weight"} if model.config.tie_words else set()
     tensors = {name: value for name, value in model.state_dict().items() if name not in tied}
-    return {name: value.detach().to("cpu", dtype).contiguous() for name, value in tensors.items()}
+    return {name: _stored(value.detach(), dtype).to("cpu").contiguous() for name, value in tensors.items()}
+
+
+def _stored(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Weights in the type asked for; numbers of tokens stay what they are."""
+    return value.to(dtype) if value.is_floating_point() else value
 
 
 def _fill(model: CaptionModel, tensors: dict[str, Tensor], path: Path) -> None:
@@ -145,7 +150,9 @@ def _fill(model: CaptionModel, tensors: dict[str, Tensor], path: Path) -> None:
             f"{path} holds other weights than {CONFIG} describes (first difference: {wrong[0]}); "
             "the two files must be of the same model."
         )
-    model.load_state_dict({name: value.float() for name, value in tensors.items()}, strict=False)
+    model.load_state_dict(
+        {name: _stored(value, torch.float32) for name, value in tensors.items()}, strict=False
+    )
 
 
 def _read_description(folder: Path) -> dict[str, Any]:
@@ -190,16 +197,16 @@ def _there(folder: Path, name: str) -> Path:
 
 
 def _from_hub(name: str) -> Path:
-    """Downloads, or finds in the hub's cache, the model `owner/name`."""
+    """Downloads, or finds in the hub's cache, the model `owner/name`, or `owner/name@revision`."""
     import huggingface_hub
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        raise UserError(f"{name} is no folder with a model, and no name of one on the hub (owner/name).")
+    from coscap.fetch import hub_name
+
+    repository, revision = hub_name(name)
+    patterns = [CONFIG, WEIGHTS, VOCABULARY, CLASSES]
     try:
-        return Path(
-            huggingface_hub.snapshot_download(name, allow_patterns=[CONFIG, WEIGHTS, VOCABULARY, CLASSES])
-        )
+        return Path(huggingface_hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(

@@ -1,4 +1,4 @@
-"""The torch side of the seam between models and searches (coscap.search.model): NumPy in, NumPy out."""
+"""The torch side of the seam between models and searches (coscap.seam): NumPy in, NumPy out."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,7 @@ from coscap.data.batch import RegionBatch
 from coscap.models.base import CaptionModel
 from coscap.models.cos_cvae import CosCvae
 from coscap.models.latents import Latents
-from coscap.search.model import Candidates, Floats, Ints, LatentValues, RegionArrays, TokenMask
+from coscap.seam import Candidates, Floats, Ints, LatentValues, RegionArrays, TokenMask
 
 _BLOCK = 64  # rows longer than some of these are searched block by block
 

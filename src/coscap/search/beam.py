@@ -20,8 +20,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from coscap.seam import Candidates, Caption, Floats, Ints, RegionArrays, S, SearchModel
 from coscap.search.constraints import TokenConstraints
-from coscap.search.model import Candidates, Caption, Floats, Ints, RegionArrays, S, SearchModel
 from coscap.text.vocabulary import END, START
 
 

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from coscap.errors import UserError
+from coscap.seam import Candidates, Floats, Ints
 from coscap.search.beam import BeamRows, Continuations, best_arrivals
 from coscap.search.constraints import Phrase, PhraseSet
-from coscap.search.model import Candidates, Floats, Ints
 
 FsmState = tuple[frozenset[int], Phrase]  # constraints met, beginning of a phrase
 

@@ -7,8 +7,8 @@ from functools import cached_property
 import numpy as np
 
 from coscap.errors import UserError
+from coscap.seam import Candidates, Floats, Ints, RegionArrays, S, SearchModel, TokenMask
 from coscap.search.config import MAX_WORDS, SearchSettings
-from coscap.search.model import Candidates, Floats, Ints, RegionArrays, S, SearchModel, TokenMask
 from coscap.text import ObjectClass, ObjectClasses, Vocabulary, tokenise
 from coscap.text.plurals import plural
 from coscap.text.vocabulary import END, PAD, SLOT, SLOTS, START, UNK

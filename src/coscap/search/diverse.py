@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from coscap.seam import Candidates, Floats, Ints
 from coscap.search.beam import BeamRows, Continuations, best_arrivals
-from coscap.search.model import Candidates, Floats, Ints
 from coscap.text.vocabulary import END
 
 

@@ -6,6 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from coscap.errors import UserError
+from coscap.seam import (
+    Caption,
+    Check,
+    Checked,
+    Ints,
+    LatentValues,
+    RegionArrays,
+    RegionLike,
+    S,
+    SearchModel,
+)
 from coscap.search import sampling
 from coscap.search.beam import Ended, Finished, Pick, PlainBeams, Trace, run
 from coscap.search.config import MAX_CONSTRAINTS, SearchSettings
@@ -18,17 +29,6 @@ from coscap.search.constraints import (
     unnamed_classes,
 )
 from coscap.search.diverse import DiverseBeams
-from coscap.search.model import (
-    Caption,
-    Check,
-    Checked,
-    Ints,
-    LatentValues,
-    RegionArrays,
-    RegionLike,
-    S,
-    SearchModel,
-)
 from coscap.text import ObjectClasses, Vocabulary, load_classes
 
 ROUNDS = 4  # how often a picture is drawn again for captions that it does not have yet

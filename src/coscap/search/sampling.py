@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from coscap.seam import Candidates, Floats, Ints, LatentValues, RegionArrays, S, SearchModel
 from coscap.search.beam import Ended, Trace
 from coscap.search.config import SearchSettings
 from coscap.search.constraints import TokenConstraints
-from coscap.search.model import Candidates, Floats, Ints, LatentValues, RegionArrays, S, SearchModel
 from coscap.text.vocabulary import END, START
 
 _TOKEN_STREAM = 0x776F7264  # names the noise of tokens, apart from the latents'

@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from coscap.seam import Caption, Check, Checked, Ints, RegionArrays, RegionLike, S, SearchModel
 from coscap.search.beam import counts_within
-from coscap.search.model import Caption, Check, Checked, Ints, RegionArrays, RegionLike, S, SearchModel
 from coscap.text.vocabulary import END, PAD, START, Vocabulary
 
 

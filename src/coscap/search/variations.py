@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 
 from coscap.errors import UserError
+from coscap.seam import Caption, Check, LatentValues, RegionArrays, RegionLike, S, SearchModel
 from coscap.search.config import SearchSettings
 from coscap.search.generate import generate
-from coscap.search.model import Caption, Check, LatentValues, RegionArrays, RegionLike, S, SearchModel
 from coscap.text.objects import ObjectClasses
 from coscap.text.vocabulary import START, Vocabulary
 

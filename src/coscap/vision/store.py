@@ -326,6 +326,9 @@ def _fits(recipe: Recipe, arrays: dict[str, NDArray[Any]]) -> bool:
         and arrays["boxes"].shape == (rows, 4)
         and arrays["scores"].shape == labels.shape == (rows,)
         and all(arrays[name].dtype == dtype for name, dtype in ROWS.items())
-        and (not rows or (labels.min() >= -1 and labels.max() < max(1, len(recipe.classes))))
+        and (
+            not rows
+            or (labels.min() >= -1 and labels.max() < max(1, len(recipe.classes) + len(recipe.words)))
+        )
         and ("checksum" not in arrays or arrays["checksum"].shape == (count,))
     )
