@@ -1,6 +1,7 @@
 """From a small data set to neighbours, pseudo captions and novel objects, with the real parts."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +16,11 @@ from coscap.data.loader import Loader
 from coscap.data.prepared import Prepared
 from coscap.errors import UserError
 from coscap.models import CosCvae, ModelConfig
+from coscap.models.pseudo import pseudo_loss
 from coscap.search import Caption
 from coscap.text import load_classes
 from coscap.text.vocabulary import SLOT, SLOTS
+from coscap.training.config import Pseudo
 from coscap.vision.store import RegionStore
 from data_made import WIDTH, made_prepared, made_store
 
@@ -143,7 +146,16 @@ def test_examples_fill_every_slot(world: World) -> None:
 
 
 @pytest.mark.parametrize("detections", [None, 1])
-def test_examples_are_filled_as_training_fills_them(world: World, detections: int | None) -> None:
+def test_examples_are_filled_as_training_fills_them(
+    world: World, detections: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = set()
+
+    def spy(*given: Any, **more: Any) -> Any:
+        ways.add(more["feed"])
+        return pseudo_loss(*given, **more)
+
+    monkeypatch.setattr("coscap.contexts.pseudo.pseudo_loss", spy)
     _, prepared, store, neighbours = world
     model = make_model(prepared, store)
     model.config = model.config.model_copy(update={"detections": detections})
@@ -165,7 +177,7 @@ def test_examples_are_filled_as_training_fills_them(world: World, detections: in
         ):
             assert example.pseudo[0] == prepared.vocabulary.decode(row)
             shown += 1
-    assert shown > 10
+    assert shown > 10 and ways == {Pseudo.model_fields["feed"].default}
 
 
 def test_what_two_captions_share() -> None:
