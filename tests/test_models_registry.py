@@ -66,7 +66,7 @@ def test_every_preset_is_one_of_every_kind(name, kind):
 
 
 ALLOWED = {
-    "models": {"data", "text", "vision", "files", "errors"},
+    "models": {"data", "text", "vision", "files", "errors", "seam", "fetch"},
     "contexts": {"models", "data", "text", "vision", "files", "errors", "progress", "shipped"},
     "training": {
         "contexts", "search", "metrics", "models", "data", "text", "vision", "files", "errors", "__version__",

@@ -137,9 +137,7 @@ def caption(
     check_device(device)
     for file_asked in (html, out):
         if file_asked is not None:
-            check_output(
-                file_asked, inputs=[source for source in sources.values() if isinstance(source, Path)]
-            )
+            check_output(file_asked, inputs=[each for each in sources.values() if isinstance(each, str)])
     suffixes = [suffix for suffix, given in ((".txt", sidecar), (".xmp", xmp)) if given]
     beside = Sidecars(list(sources), suffixes, what) if suffixes else None
     alts = {"max_chars": max_chars, "prefix": prefix, "suffix": suffix}

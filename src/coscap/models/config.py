@@ -163,13 +163,6 @@ class ModelConfig(BaseModel):
         """Width of a region as the decoder attends to it, and of v-bar."""
         return self.region_projection or self.described_width
 
-    @property
-    def latent(self) -> int:
-        """Width of z_t; 0 for a kind without latents."""
-        from coscap.models.registry import KINDS
-
-        return sum(KINDS[self.kind].latent_widths(self))
-
 
 def read_config(values: dict[str, Any], source: str) -> ModelConfig:
     """A checked configuration, or a UserError that names the source and the first field that is wrong."""

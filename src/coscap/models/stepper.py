@@ -11,7 +11,6 @@ from torch import Tensor
 
 from coscap.data.batch import RegionBatch
 from coscap.models.base import CaptionModel
-from coscap.models.cos_cvae import CosCvae
 from coscap.models.latents import Latents
 from coscap.seam import Candidates, Floats, Ints, LatentValues, RegionArrays, TokenMask
 
@@ -57,7 +56,7 @@ class TorchStepper:
     def latent_names(self) -> tuple[str, ...]:
         if not sum(self.module.latent_widths(self.module.config)):
             return ()
-        return ("context", "objects") if isinstance(self.module, CosCvae) else ("context",)
+        return ("context", "objects") if self.module.splits_objects else ("context",)
 
     @cached_property
     def digest(self) -> str:
