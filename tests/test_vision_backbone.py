@@ -178,7 +178,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits_and_gives_an_onnx_file(
 
 def test_reader_finds_the_place_of_a_word(tmp_path: Path) -> None:
     file = tmp_path / "words.json"
-    file.write_text(json.dumps({"words": ["cat", "room"], "mean_share": [0.0, 1.0]}))
+    file.write_text(json.dumps({"words": ["cat", "room"], "mean_share": [0.0, 1.0], "frequencies": [0.1, 0.1]}))
     reader = WordReader(file)
     evidence = np.full((2, 8, 8), -6, np.float32)
     evidence[0, 1, 6] = 8  # a cat at the top right
@@ -189,7 +189,7 @@ def test_reader_finds_the_place_of_a_word(tmp_path: Path) -> None:
     assert seen.boxes[1] == pytest.approx([0, 0, 1, 1], abs=0.1)
     assert seen.probabilities[1] == pytest.approx(1 / (1 + np.exp(-0.5)))
     assert seen.places.sum(axis=1) == pytest.approx([1, 1])
-    file.write_text(json.dumps({"words": ["cat"], "mean_share": []}))
+    file.write_text(json.dumps({"words": ["cat"], "mean_share": [], "frequencies": [0.1]}))
     with pytest.raises(UserError, match="1 words and 0 shares"):
         WordReader(file)
 

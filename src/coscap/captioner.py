@@ -1,6 +1,7 @@
 """The public API, and the one way from photographs to captions: `Captioner.from_pretrained()("photo.jpg", n=5)`.
 
-photos ─▶ open ─▶ pictures ─▶ detector ─▶ Regions ─▶ generate ─▶ rescore ─▶ select ─▶ PhotoCaptions
+photos ─▶ open ─▶ pictures ─┬▶ detector ─▶ Regions ─▶ generate ─▶ rescore ─▶ select ─▶ PhotoCaptions
+            │                └▶ judge: words that are seen, captions of similar pictures ─▶ support ─┘
             └▶ PhotoError in the place of each that cannot be read
 """
 
@@ -15,24 +16,29 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from coscap.alt import alt_text
+from coscap.contexts.judge import Judge, Judgement, detections_of, open_judge
 from coscap.errors import UserError
 from coscap.seam import Caption, Check, LatentValues, RegionArrays, SearchModel
 from coscap.search.config import SearchSettings, settings_from
 from coscap.search.generate import generate
-from coscap.search.select import rescore, select
+from coscap.search.select import per_token, rescore, select, unit_interval
 from coscap.search.variations import Keep, keep_latents, vary
 from coscap.shipped import SHIPPED, check_device, detector_name, model_folder
+from coscap.text.faults import mend_articles
 from coscap.text.objects import ObjectClasses, load_classes
 from coscap.text.vocabulary import Vocabulary
 from coscap.vision.detectors import Detector, load_detector
 from coscap.vision.pictures import PIXEL_LIMIT, open_picture
 from coscap.vision.regions import Recipe, Regions
+from coscap.vision.tags import Evidence
 
 Photo = (
     str | Path | bytes | BinaryIO | Image.Image | NDArray[np.uint8] | Callable[[], bytes] | UserError
 )  # a callable is asked for the bytes; a UserError says why they could not be had
 POOL = 4  # draws for each caption that is shown
 VARIETY = 0.5
+WORTH = (0.5, 1.0, 1.0)  # of a caption: how much likelihood, consensus and support count
+LEAST_SUPPORT = 0.25  # nothing with less is shown while others are left
 ACCURATE, DIVERSE = (0.4, 0.1), (1.0, 0.9)  # latent_temperature and variety of the two plain choices
 
 
@@ -45,6 +51,12 @@ class CaptionWord:
     """x1, y1, x2, y2 in 0..1 of the photograph's width and height."""
     weight: float
     """The attention on that region, 0..1."""
+    support: float | None = None
+    """How far the photograph bears the word out, 0..1; None for words such as "a", and where nothing is known."""
+
+    def to_json(self) -> dict[str, Any]:
+        row = {"word": self.word, "box": list(self.box), "weight": self.weight}
+        return row if self.support is None else {**row, "support": self.support}
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,8 @@ class PhotoCaption:
     regions: Regions = field(repr=False, compare=False)
     kept: LatentValues | None = field(default=None, repr=False, compare=False)
     """The latents that a variation has in common with the caption it was made from."""
+    support: float | None = None
+    """How likely it is that the caption is true, 0..1 (docs/support.md); None without a judge."""
 
     @property
     def alt(self) -> str:
@@ -69,8 +83,10 @@ class PhotoCaption:
         return alt_text(self.text)
 
     def to_json(self) -> dict[str, Any]:
-        words = [{"word": word.word, "box": list(word.box), "weight": word.weight} for word in self.words]
+        words = [word.to_json() for word in self.words]
         row = {"text": self.text, "alt": self.alt, "log_probability": self.log_probability, "words": words}
+        if self.support is not None:
+            row["support"] = self.support
         return row if self.found.satisfied else {**row, "satisfied": False}
 
 
@@ -78,8 +94,8 @@ class PhotoCaption:
 class PhotoCaptions:
     """The captions of one photograph.
 
-    Those of draws begin with the likeliest; each further one is the best compromise between likely and unlike those
-    before it. Those of beams come in the order of the search.
+    Those of draws begin with the best; each further one is the best compromise between good and unlike those before
+    it. Those of beams come in the order of the search.
     """
 
     photo: str
@@ -140,9 +156,12 @@ class Captioner:
         model: SearchModel[Any],
         detector: Detector | str | None = None,
         device: str = "cpu",
+        judge: Judge | None = None,
     ) -> None:
         """`model` is the model of `loaded` as searches use it. `detector` is one, or the name of one; without it,
-        the detector that the model was trained with is loaded when the first photograph needs it."""
+        the detector that the model was trained with is loaded when the first photograph needs it. `judge` says how
+        far a photograph bears captions out; without it, the likeliest are shown."""
+        self.judge = judge
         self.loaded, self.model, self.device = loaded, model, device
         self.vocabulary = loaded.vocabulary
         self.objects = loaded.classes or load_classes("coco")
@@ -157,14 +176,19 @@ class Captioner:
         *,
         device: str = "cpu",
         detector: Detector | str | None = None,
+        bank: str | Path | None = SHIPPED,
     ) -> "Captioner":
-        """The model inside the package, one in a folder (a run of `coscap train`), or `owner/name` on a hub."""
+        """The model inside the package, one in a folder (a run of `coscap train`), or `owner/name` on a hub.
+
+        `bank` holds captions of other pictures to agree with (`coscap bank`); that of the package if not given, None
+        for none, and then nothing judges captions either.
+        """
         check_device(device)
         from coscap.models.hub import load_pretrained
         from coscap.models.stepper import TorchStepper
 
         loaded = load_pretrained(model_folder(model))
-        return cls(loaded, TorchStepper(loaded.model.to(device).eval()), detector, device)
+        return cls(loaded, TorchStepper(loaded.model.to(device).eval()), detector, device, open_judge(bank))
 
     @cached_property
     def detector(self) -> Detector:
@@ -248,9 +272,14 @@ class Captioner:
         good = [each for each in opened if isinstance(each, OpenedPhoto)]
         if not good:
             return [each for each in opened if isinstance(each, PhotoError)]
-        regions = self.detector.regions([each.picture for each in good])
-        found = iter(self.describe([each.name for each in good], regions, n, **options))
+        regions, evidence = self.see([each.picture for each in good])
+        found = iter(self.describe([each.name for each in good], regions, n, evidence=evidence, **options))
         return [next(found) if isinstance(each, OpenedPhoto) else each for each in opened]
+
+    def see(self, pictures: Sequence[Image.Image]) -> tuple[list[Regions], list[Evidence] | None]:
+        """The regions of pictures and what a judge needs to know of them."""
+        evidence = None if self.judge is None else self.judge.tagger.look(pictures)
+        return self.detector.regions(pictures), evidence
 
     def describe(
         self,
@@ -262,15 +291,18 @@ class Captioner:
         diverse: bool = False,
         variety: float | None = None,
         settings: SearchSettings | None = None,
+        evidence: Sequence[Evidence] | None = None,
         check: Check | None = None,
         **options: Any,
     ) -> list[PhotoCaptions]:
         """The captions of pictures whose regions are known.
 
-        A latent search draws four captions for each one shown and takes likely ones that differ: `variety` 0 takes
-        the likeliest, 1 the most different (0.5 if unset). `accurate` and `diverse` set variety and the latents'
-        temperature, where they are not given. Further options are fields of SearchSettings; they stand above those of
-        `settings`. `check` is called before each step and may raise to end the work.
+        A latent search draws four captions for each one shown and takes good ones that differ: `variety` 0 takes the
+        best, 1 the most different (0.5 if unset). Good is likely, borne out by the picture and in agreement with
+        captions of similar ones, where there is `evidence` of the pictures; otherwise likely alone. `accurate` and
+        `diverse` set variety and the latents' temperature, where they are not given. Further options are fields of
+        SearchSettings; they stand above those of `settings`. `check` is called before each step and may raise to end
+        the work.
         """
         settings, variety = self._asked(
             n, accurate=accurate, diverse=diverse, variety=variety, settings=settings, **options
@@ -279,12 +311,27 @@ class Captioner:
         arrays = RegionArrays.stack(regions)
         found = self.generate(arrays, POOL * n if pooled else n, settings, check=check)
         found = rescore(self.model, arrays, found, self.vocabulary, check)
-        if pooled:
-            found = [select(captions, n, variety) for captions in found]
-        return [
-            PhotoCaptions(name, tuple(_photo_caption(caption, seen, settings) for caption in captions))
-            for name, seen, captions in zip(names, regions, found, strict=True)
-        ]
+        results = []
+        for place, (name, seen, captions) in enumerate(zip(names, regions, found, strict=True)):
+            judged = self._judge(captions, seen, None if evidence is None else evidence[place])
+            if pooled:
+                captions = _best(captions, judged, n, variety)
+            shown = [_photo_caption(each, seen, settings, judged=judged.get(each.text)) for each in captions]
+            results.append(PhotoCaptions(name, tuple(shown)))
+        return results
+
+    def _judge(
+        self, captions: Sequence[Caption], regions: Regions, evidence: Evidence | None
+    ) -> dict[str, Judgement]:
+        """What the judge says of each text; nothing without evidence."""
+        recipe = self.loaded.recipe
+        if self.judge is None or evidence is None:
+            return {}
+        detected = {} if recipe is None else detections_of(regions, recipe)
+        tokens = [caption.tokens for caption in captions]
+        likely = [per_token(caption) for caption in captions]
+        judged = self.judge.judge(tokens, likely, evidence, self.objects, detected)
+        return {caption.text: each for caption, each in zip(captions, judged, strict=True)}
 
     def generate(
         self,
@@ -442,13 +489,55 @@ def _name(photo: Photo, place: int) -> str:
     return str(photo) if isinstance(photo, str | Path) else f"photo {place + 1}"
 
 
+def _best(captions: Sequence[Caption], judged: dict[str, Judgement], n: int, variety: float) -> list[Caption]:
+    """Those of a pool that are shown. A caption with a fault, or that the picture hardly bears out, comes only where
+    there are not enough others."""
+    if not judged:
+        return select(captions, n, variety)
+    verdicts = [judged[caption.text] for caption in captions]
+    parts = (
+        unit_interval([per_token(caption) for caption in captions]),
+        unit_interval([verdict.consensus for verdict in verdicts]),
+        [verdict.support for verdict in verdicts],
+    )
+    worth = [sum(w * part for w, part in zip(WORTH, each, strict=True)) for each in zip(*parts, strict=True)]
+    good = [not verdict.faults and verdict.support >= LEAST_SUPPORT for verdict in verdicts]
+    shown: list[Caption] = []
+    for wanted in (True, False):
+        rows = [row for row in range(len(captions)) if good[row] == wanted]
+        if len(shown) < n and rows:
+            more = select(
+                [captions[row] for row in rows], n - len(shown), variety, [worth[row] for row in rows]
+            )
+            shown += [caption for caption in more if caption.text not in {each.text for each in shown}]
+    return shown
+
+
 def _photo_caption(
-    caption: Caption, regions: Regions, settings: SearchSettings, kept: LatentValues | None = None
+    caption: Caption,
+    regions: Regions,
+    settings: SearchSettings,
+    kept: LatentValues | None = None,
+    judged: Judgement | None = None,
 ) -> PhotoCaption:
     words = []
-    for token, attention in zip(caption.tokens, caption.attention, strict=True):
+    tokens = mend_articles("\n".join(caption.tokens), "\n").split("\n")
+    supports = (None,) * len(tokens) if judged is None else judged.words
+    for token, attention, support in zip(tokens, caption.attention, supports, strict=True):
         region = int(np.argmax(attention[: len(regions)]))
         x1, y1, x2, y2 = (round(float(side), 5) for side in regions.boxes[region])
-        words.append(CaptionWord(token, (x1, y1, x2, y2), round(float(attention[region]), 5)))
+        weight = round(float(attention[region]), 5)
+        words.append(
+            CaptionWord(token, (x1, y1, x2, y2), weight, None if support is None else round(support, 3))
+        )
     log_probability = round(caption.log_probability, 6)
-    return PhotoCaption(caption.text, log_probability, tuple(words), caption, settings, regions, kept)
+    return PhotoCaption(
+        mend_articles(caption.text),
+        log_probability,
+        tuple(words),
+        caption,
+        settings,
+        regions,
+        kept,
+        None if judged is None else round(judged.support, 3),
+    )

@@ -7,10 +7,14 @@ from numpy.typing import NDArray
 
 from coscap.contexts.bank import Bank, write_bank
 from coscap.data.prepared import Prepared
+from coscap.data.word_targets import pictures_in
 from coscap.errors import UserError
-from coscap.progress import track
+from coscap.progress import bar, track
+from coscap.vision.builtin import BATCH
+from coscap.vision.pictures import open_picture
 from coscap.vision.regions import GRID_LABEL, Regions
 from coscap.vision.store import RegionStore
+from coscap.vision.tags import Tagger
 
 
 def whole_picture(regions: Regions) -> NDArray[np.float32]:
@@ -22,7 +26,7 @@ def whole_picture(regions: Regions) -> NDArray[np.float32]:
     return vector
 
 
-def make_bank(
+def bank_of_regions(
     data: Prepared, store: RegionStore, out: Path, *, pictures: int, dimensions: int = 128, seed: int = 0
 ) -> Bank:
     """A bank of at most `pictures` training pictures, which no validation or test picture is among."""
@@ -37,12 +41,32 @@ def make_bank(
         [whole_picture(store.get(int(data.image_ids[image]))) for image in track(images, "pictures")]
     )
     chosen = cover(features, pictures, seed)
-    captions = [
-        [data.units(caption) for caption in data.captions_of(image)]
-        for image in (images[at] for at in chosen.tolist())
-    ]
-    notes = {"data": data.digest, "recipe": store.recipe.name, "of": len(images)}
-    return write_bank(out, features[chosen], captions, dimensions=dimensions, notes=notes)
+    kept = [images[at] for at in chosen.tolist()]
+    return _write(data, kept, features[chosen], out, dimensions, store.recipe.name)
+
+
+def bank_of_pictures(
+    data: Prepared, folder: Path, out: Path, *, pictures: int, dimensions: int = 128, seed: int = 0
+) -> Bank:
+    """The same from the picture files, as the package's tuned vision sees them; drawn at random among the training
+    pictures that are in the folder."""
+    images, paths = pictures_in(data, folder, "train", pictures, seed)
+    tagger = Tagger()
+    rows = []
+    with bar("pictures", len(paths), "pictures") as advance:
+        for first in range(0, len(paths), BATCH):
+            here = [open_picture(path, least_side=tagger.least_side) for path in paths[first : first + BATCH]]
+            rows += [seen.vector for seen in tagger.look(here)]
+            advance(len(here))
+    return _write(data, images.tolist(), np.stack(rows), out, dimensions, "tuned map")
+
+
+def _write(
+    data: Prepared, images: list[int], features: NDArray[np.float32], out: Path, dimensions: int, recipe: str
+) -> Bank:
+    captions = [[data.units(caption) for caption in data.captions_of(image)] for image in images]
+    notes = {"data": data.digest, "recipe": recipe}
+    return write_bank(out, features, captions, dimensions=dimensions, notes=notes)
 
 
 def cover(features: NDArray[np.float32], count: int, seed: int = 0) -> NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,3 +72,25 @@ def _tokens_of(data: Prepared, image: int) -> set[int]:
         return set()
     bounds = data.arrays["word_offsets"]
     return set(data.arrays["words"][int(bounds[captions.start]) : int(bounds[captions.stop])].tolist())
+
+
+def pictures_in(
+    data: Prepared, folder: Path, split: str, limit: int, seed: int
+) -> tuple[NDArray[np.int64], list[Path]]:
+    """The pictures of a split that are in the folder, at most `limit` drawn at random."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; give the folder of the data set's pictures.")
+    there = {path.name: path for path in folder.iterdir()}
+    by_id = {path.stem.split("_")[-1].lstrip("0"): path for path in there.values()}
+    images, paths = [], []
+    for image in data.images(split).tolist():
+        path = there.get(Path(data.name(image)).name) or by_id.get(str(int(data.image_ids[image])))
+        if path is not None and data.captions_of(image):
+            images.append(image)
+            paths.append(path)
+    if not images:
+        raise UserError(f"{folder} has none of the {split} pictures of {data.path}; check the folder.")
+    if limit and limit < len(images):
+        chosen = np.sort(np.random.default_rng(seed).permutation(len(images))[:limit])
+        return np.array(images, np.int64)[chosen], [paths[at] for at in chosen.tolist()]
+    return np.array(images, np.int64), paths

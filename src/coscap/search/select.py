@@ -4,7 +4,7 @@ Under its own draw a caption is always likely: the latents ask for it. `rescore`
 latents at the means of their priors, which are the same for all captions of a picture. `select` is greedy maximal
 marginal relevance: take the likeliest, then again and again the caption with the best
     (1 - variety) * score - variety * (largest overlap with a caption already taken),
-score being the log-probability of a token, mapped to 0..1 over the candidates.
+score being the log-probability of a token, or what a judge says of the caption, mapped to 0..1 over the candidates.
 """
 
 from collections.abc import Sequence
@@ -76,13 +76,24 @@ def _score(
     return total
 
 
-def select(captions: Sequence[Caption], n: int, variety: float) -> list[Caption]:
-    """n different captions of one picture; variety 0 takes the likeliest, 1 the most different."""
-    pool = list({caption.text: caption for caption in sorted(captions, key=_per_token)}.values())
-    pool.sort(key=lambda caption: (-_per_token(caption), caption.text))
-    if not pool:
+def select(
+    captions: Sequence[Caption], n: int, variety: float, worth: Sequence[float] | None = None
+) -> list[Caption]:
+    """n different captions of one picture; variety 0 takes the best, 1 the most different.
+
+    `worth` says how good each is, 0..1; without it, the likeliest are the best.
+    """
+    if worth is None:
+        worth = [per_token(caption) for caption in captions]
+    by_text: dict[str, tuple[float, Caption]] = {}
+    for value, caption in zip(worth, captions, strict=True):
+        if caption.text not in by_text or value > by_text[caption.text][0]:
+            by_text[caption.text] = value, caption
+    ranked = sorted(by_text.values(), key=lambda pair: (-pair[0], pair[1].text))
+    if not ranked:
         return []
-    scores = _unit_interval([_per_token(caption) for caption in pool])
+    pool = [caption for _, caption in ranked]
+    scores = unit_interval([value for value, _ in ranked])
     grams = [_grams(caption.tokens) for caption in pool]
     taken = [0]
     overlap = [_overlap(gram, grams[0]) for gram in grams]
@@ -94,11 +105,12 @@ def select(captions: Sequence[Caption], n: int, variety: float) -> list[Caption]
     return [pool[i] for i in taken]
 
 
-def _per_token(caption: Caption) -> float:
+def per_token(caption: Caption) -> float:
     return caption.log_probability / (len(caption.tokens) + 1)  # the end of the caption is a token, too
 
 
-def _unit_interval(values: list[float]) -> list[float]:
+def unit_interval(values: Sequence[float]) -> list[float]:
+    """Mapped to 0..1; 1 for all where they are equal."""
     low, high = min(values), max(values)
     return [(value - low) / (high - low) if high > low else 1.0 for value in values]
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from coscap.captioner import Captioner, PhotoCaption, PhotoCaptions
     from coscap.vision.regions import Regions
+    from coscap.vision.tags import Evidence
 
 Keep = Literal["context", "objects"]
 DECODED_PIXELS = 16_000_000  # decoded pictures that are held together for one call of the detector
@@ -68,12 +69,13 @@ def count_pixels(uploads: Sequence[Upload]) -> int:
 
 def find_regions(
     captioner: "Captioner", uploads: Sequence[Upload], pixels: int, check: Check
-) -> "list[Regions]":
-    """Regions of photographs that are decoded one at a time, as `coscap caption` decodes them."""
+) -> "tuple[list[Regions], list[Evidence] | None]":
+    """Regions and evidence of photographs that are decoded one at a time, as `coscap caption` decodes them."""
     from coscap.vision.pictures import open_picture
 
     detector = captioner.detector
     found: list[Regions] = []
+    seen: list[Evidence] = []
     held: list[Image] = []
     for upload in uploads:
         check()
@@ -83,15 +85,26 @@ def find_regions(
         )
         upload.file.close()
         if len(held) == detector.batch or sum(p.width * p.height for p in held) > DECODED_PIXELS:
-            found += detector.regions(held)
+            _see(captioner, held, found, seen)
             held = []
-    return found + detector.regions(held) if held else found
+    if held:
+        _see(captioner, held, found, seen)
+    return found, seen or None
+
+
+def _see(
+    captioner: "Captioner", pictures: "list[Image]", found: "list[Regions]", seen: "list[Evidence]"
+) -> None:
+    regions, evidence = captioner.see(pictures)
+    found += regions
+    seen += evidence or []
 
 
 def write_captions(
     captioner: "Captioner",
     names: Sequence[str],
     regions: "Sequence[Regions]",
+    evidence: "Sequence[Evidence] | None",
     options: CaptionOptions,
     check: Check,
 ) -> "list[PhotoCaptions]":
@@ -101,6 +114,7 @@ def write_captions(
         options.n,
         variety=options.variety,
         settings=options.settings,
+        evidence=evidence,
         check=check,
     )
 
@@ -117,6 +131,7 @@ class CaptionJob(Job):
     uploads: Sequence[Upload] = ()
     options: CaptionOptions | None = None
     regions: "Sequence[Regions]" = ()
+    evidence: "Sequence[Evidence] | None" = None
 
     @property
     def key(self) -> Hashable:
@@ -203,7 +218,9 @@ class Worker:
                 job.release()
                 continue
             try:
-                job.regions = find_regions(self._captioner, job.uploads, self._limits.pixels, check)
+                job.regions, job.evidence = find_regions(
+                    self._captioner, job.uploads, self._limits.pixels, check
+                )
                 self._captions.put(job)
             except Exception as error:
                 job.fail(error)
@@ -220,11 +237,12 @@ class Worker:
     def _write_captions(self, jobs: list[CaptionJob], check: Check) -> None:
         names = [upload.name for job in jobs for upload in job.uploads]
         regions = [each for job in jobs for each in job.regions]
+        seen = [each for job in jobs for each in job.evidence or ()]
         options = jobs[0].options
         assert options is not None
         self._on_batch("captions", len(names))
         try:
-            found = write_captions(self._captioner, names, regions, options, check)
+            found = write_captions(self._captioner, names, regions, seen or None, options, check)
         except Exception as error:
             if len(jobs) == 1:
                 return jobs[0].fail(error)

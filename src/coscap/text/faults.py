@@ -51,13 +51,13 @@ def faults(tokens: Sequence[str], objects: ObjectClasses) -> list[str]:
     return found
 
 
-def mend_articles(text: str) -> str:
-    """ "a umbrella" becomes "an umbrella", "an dog" becomes "a dog"."""
-    words = text.split(" ")
+def mend_articles(text: str, between: str = " ") -> str:
+    """ "a umbrella" becomes "an umbrella", "an dog" becomes "a dog". `between` divides the words."""
+    words = text.split(between)
     for at, (word, following) in enumerate(pairwise(words)):
         if word in ("a", "an") and following[:1].isalpha():
             words[at] = "an" if sounds_like_vowel(following) else "a"
-    return " ".join(words)
+    return between.join(words)
 
 
 def sounds_like_vowel(word: str) -> bool:

@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from coscap.data.prepared import Prepared, open_prepared
-from coscap.data.word_targets import SIDED_WORDS, WordTargets, choose_words, word_targets
+from coscap.data.word_targets import SIDED_WORDS, WordTargets, choose_words, pictures_in, word_targets
 from coscap.errors import UserError
 from coscap.files import read_json, whole_folder, write_json
 from coscap.models import keep_freed_memory
@@ -106,8 +106,8 @@ def tune_backbone(
     """Run to the end, or to Ctrl-C. Gives "finished" or "interrupted"."""
     keep_freed_memory()
     data = open_prepared(config.data)
-    images, paths = _pictures(data, Path(config.pictures), "train", config.limit, config.seed)
-    seen, seen_paths = _pictures(data, Path(config.pictures), "validation", config.validation, config.seed)
+    images, paths = pictures_in(data, Path(config.pictures), "train", config.limit, config.seed)
+    seen, seen_paths = pictures_in(data, Path(config.pictures), "validation", config.validation, config.seed)
     if set(images.tolist()) & set(seen.tolist()) or set(images.tolist()) & set(data.images("test").tolist()):
         raise UserError(f"{data.path}: a picture is in more than one split; make the data set anew.")
     torch.manual_seed(config.seed)
@@ -338,28 +338,6 @@ def average_precision(scores: NDArray[np.floating], truth: NDArray[np.bool_]) ->
     total = hits[-1]
     with np.errstate(invalid="ignore"):
         return np.where(total > 0, (precision * found).sum(axis=0) / np.maximum(total, 1), np.nan)
-
-
-def _pictures(
-    data: Prepared, folder: Path, split: str, limit: int, seed: int
-) -> tuple[NDArray[np.int64], list[Path]]:
-    """The pictures of a split that are in the folder, at most `limit` drawn at random."""
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; give the folder of the data set's pictures.")
-    there = {path.name: path for path in folder.iterdir()}
-    by_id = {path.stem.split("_")[-1].lstrip("0"): path for path in there.values()}
-    images, paths = [], []
-    for image in data.images(split).tolist():
-        path = there.get(Path(data.name(image)).name) or by_id.get(str(int(data.image_ids[image])))
-        if path is not None and data.captions_of(image):
-            images.append(image)
-            paths.append(path)
-    if not images:
-        raise UserError(f"{folder} has none of the {split} pictures of {data.path}; check the folder.")
-    if limit and limit < len(images):
-        chosen = np.sort(np.random.default_rng(seed).permutation(len(images))[:limit])
-        return np.array(images, np.int64)[chosen], [paths[at] for at in chosen.tolist()]
-    return np.array(images, np.int64), paths
 
 
 def _start(config: BackboneConfig) -> tuple[Path | None, tuple[str, ...]]:

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from coscap.errors import UserError
 from coscap.vision.builtin import BATCH, EYES, MAP_SIDE, read_network, session, squash
+from coscap.vision.pooling import unit
 from coscap.vision.words import WordReader
 
 
@@ -17,6 +19,14 @@ class Tag:
     word: str
     probability: float  # that one of five people's captions has the word
     box: tuple[float, float, float, float]  # where the evidence is: x1, y1, x2, y2 in 0..1
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the tuned map network sees in one picture."""
+
+    vector: NDArray[np.float32]  # (F,) the mean of the map, of length 1: pictures alike have vectors alike
+    words: NDArray[np.float32]  # (W, h, w) evidence of each word at each place
 
 
 class Tagger:
@@ -32,20 +42,24 @@ class Tagger:
         self.reader = WordReader(folder / "words.json")
         self._map = session(read_network(folder / "backbone.onnx"), threads)
 
+    def look(self, pictures: Sequence[Image.Image]) -> list[Evidence]:
+        found: list[Evidence] = []
+        for first in range(0, len(pictures), BATCH):
+            squashed = np.stack([squash(picture, MAP_SIDE) for picture in pictures[first : first + BATCH]])
+            maps, evidence = self._map.run(["map", "evidence"], {"picture": squashed})
+            vectors = unit(maps.mean(axis=(2, 3)))  # (B, F)
+            found += [Evidence(*each) for each in zip(vectors, evidence, strict=True)]
+        return found
+
     def __call__(self, pictures: Sequence[Image.Image], n: int = 20, floor: float = 0.2) -> list[list[Tag]]:
         """At most n words of each picture with a probability of at least `floor`, the most probable first."""
         if n < 1:
             raise UserError(f"n is {n}, and at least 1 tag must be asked for.")
         if not 0 <= floor <= 1:
             raise UserError(f"floor is {floor}; give a probability, 0 to 1.")
-        found: list[list[Tag]] = []
-        for first in range(0, len(pictures), BATCH):
-            squashed = np.stack([squash(picture, MAP_SIDE) for picture in pictures[first : first + BATCH]])
-            (evidence,) = self._map.run(["evidence"], {"picture": squashed})  # (B, W, 8, 8)
-            found += [self._tags(each, n, floor) for each in evidence]
-        return found
+        return [self._tags(seen.words, n, floor) for seen in self.look(pictures)]
 
-    def _tags(self, evidence: np.ndarray, n: int, floor: float) -> list[Tag]:
+    def _tags(self, evidence: NDArray[np.float32], n: int, floor: float) -> list[Tag]:
         seen = self.reader.best(evidence, n, floor)
         tags = []
         for number, probability, box in zip(seen.numbers, seen.probabilities, seen.boxes, strict=True):

@@ -32,6 +32,7 @@ class WordReader:
             self.words = tuple(str(word) for word in content["words"])
             self.mean_share = np.array(content["mean_share"], np.float32)  # (W,) a_w
             self.scale, self.shift = map(float, content.get("calibration", (1.0, 0.0)))
+            self.frequencies = np.array(content["frequencies"], np.float32)  # (W,) of training pictures
         except (KeyError, TypeError, ValueError):
             raise UserError(f"{path} does not describe words; tune the backbone again.") from None
         if len(self.words) != len(self.mean_share) or not self.words:
