@@ -15,6 +15,7 @@ from coscap.text.faults import faults, mend_articles
         ("an umbrella walking down a street", "umbrella cannot be walking"),
         ("a surfboard riding a wave", "surfboard cannot be riding"),
         ("two buses and a bus", "bus is named twice"),
+        ("a plate with food on a plate", "plate is named twice"),
     ],
 )
 def test_faults(caption: str, wrong: str) -> None:

@@ -178,7 +178,9 @@ def test_an_interrupted_run_resumes_to_the_same_bits_and_gives_an_onnx_file(
 
 def test_reader_finds_the_place_of_a_word(tmp_path: Path) -> None:
     file = tmp_path / "words.json"
-    file.write_text(json.dumps({"words": ["cat", "room"], "mean_share": [0.0, 1.0], "frequencies": [0.1, 0.1]}))
+    file.write_text(
+        json.dumps({"words": ["cat", "room"], "mean_share": [0.0, 1.0], "frequencies": [0.1, 0.1]})
+    )
     reader = WordReader(file)
     evidence = np.full((2, 8, 8), -6, np.float32)
     evidence[0, 1, 6] = 8  # a cat at the top right

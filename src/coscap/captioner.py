@@ -30,7 +30,7 @@ from coscap.text.vocabulary import Vocabulary
 from coscap.vision.detectors import Detector, load_detector
 from coscap.vision.pictures import PIXEL_LIMIT, open_picture
 from coscap.vision.regions import Recipe, Regions
-from coscap.vision.tags import Evidence
+from coscap.vision.tags import Evidence, Tag, Tagger
 
 Photo = (
     str | Path | bytes | BinaryIO | Image.Image | NDArray[np.uint8] | Callable[[], bytes] | UserError
@@ -250,20 +250,7 @@ class Captioner:
         first: int = 0,
     ) -> list[OpenedPhoto | PhotoError]:
         """Every photograph as an upright picture, decoded in the one way that this detector needs."""
-        opened: list[OpenedPhoto | PhotoError] = []
-        for place, photo in enumerate(photos):
-            name = _name(photo, first + place) if names is None else names[place]
-            try:
-                picture = as_picture(
-                    photo,
-                    self.detector.least_side,
-                    name=None if names is None else name,
-                    pixel_limit=pixel_limit,
-                )
-                opened.append(OpenedPhoto(name, picture))
-            except UserError as error:
-                opened.append(PhotoError(name, str(error)))
-        return opened
+        return open_photos(photos, names, self.detector.least_side, pixel_limit=pixel_limit, first=first)
 
     def caption(
         self, opened: Sequence[OpenedPhoto | PhotoError], n: int = 5, **options: Any
@@ -361,6 +348,14 @@ class Captioner:
             latents=latents,
             check=check,
         )
+
+    def tags(self, photo: Photo, n: int = 20, floor: float = 0.2) -> list[Tag]:
+        """The words that people would write about a photograph, with calibrated probabilities and places."""
+        tagger = Tagger() if self.judge is None else self.judge.tagger
+        (opened,) = open_photos([photo], None, tagger.least_side)
+        if isinstance(opened, PhotoError):
+            raise UserError(opened.error)
+        return tagger([opened.picture], n, floor)[0]
 
     def vary(
         self,
@@ -487,6 +482,31 @@ def as_picture(
 
 def _name(photo: Photo, place: int) -> str:
     return str(photo) if isinstance(photo, str | Path) else f"photo {place + 1}"
+
+
+def open_photos(
+    photos: Sequence[Photo],
+    names: Sequence[str] | None,
+    least_side: int,
+    *,
+    pixel_limit: int = PIXEL_LIMIT,
+    first: int = 0,
+) -> list[OpenedPhoto | PhotoError]:
+    """Every photograph as an upright picture; `first` is the place of the first one, for those without a name."""
+    opened: list[OpenedPhoto | PhotoError] = []
+    for place, photo in enumerate(photos):
+        name = _name(photo, first + place) if names is None else names[place]
+        try:
+            picture = as_picture(
+                photo,
+                least_side,
+                name=None if names is None else name,
+                pixel_limit=pixel_limit,
+            )
+            opened.append(OpenedPhoto(name, picture))
+        except UserError as error:
+            opened.append(PhotoError(name, str(error)))
+    return opened
 
 
 def _best(captions: Sequence[Caption], judged: dict[str, Judgement], n: int, variety: float) -> list[Caption]:

@@ -22,6 +22,7 @@ from coscap.cli import (
     rerank,
     sample,
     serve,
+    tags,
     train,
 )
 from coscap.errors import UserError, reason, shown
@@ -60,6 +61,7 @@ def _root(
 
 # One line a verb, in the order in which a user meets them.
 app.command("caption")(caption.caption)
+app.command("tags")(tags.tags)
 app.add_typer(features.app, name="features")
 app.add_typer(data.app, name="data")
 app.command("backbone")(backbone.backbone)

@@ -115,7 +115,7 @@ class WordFeatures:
         detected: dict[str, float],
         numbers: dict[str, int],
     ) -> "WordFeatures":
-        classes = {w: each.name for each in objects.classes for w in (*each.words, *each.plurals)}
+        classes = objects.class_of
         siblings: dict[str, list[int]] = {}
         for word, number in numbers.items():
             if word in classes and classes[word] != "person":  # "man" says nothing of "girl"

@@ -40,6 +40,15 @@ def faults(tokens: Sequence[str], objects: ObjectClasses) -> list[str]:
     if not OTHERS & set(words):
         keys = [unit if kind == "person" else kind for unit, kind in named]
         found += [f"{unit} is named twice" for at, (unit, _) in enumerate(named) if keys[at] in keys[:at]]
+    # A word that ends what it belongs to names a thing: "plate" in "a plate of food", not "white" in "a white plate".
+    ends = [a for a, b in pairwise([*words, ""]) if is_content(a) and not is_content(b)]
+    others = {word for unit, _ in named for word in unit.split()}
+    if not OTHERS & set(words):
+        found += [
+            f"{word} is named twice"
+            for at, word in enumerate(ends)
+            if word in ends[:at] and word not in others
+        ]
     content = [word for word in words if is_content(word)]
     pairs = list(pairwise(content))
     found += [f"{one} {two} comes twice" for at, (one, two) in enumerate(pairs) if (one, two) in pairs[:at]]

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,11 @@ class ObjectClasses:
 
     def __len__(self) -> int:
         return len(self.classes)
+
+    @cached_property
+    def class_of(self) -> dict[str, str]:
+        """The class of each word of the list, singular and plural."""
+        return {word: each.name for each in self.classes for word in (*each.words, *each.plurals)}
 
     def index(self, name: str) -> int:
         """The number of the class with this name; a ValueError when there is none."""
