@@ -88,11 +88,11 @@ def fit(pools: Path, data: Path, out: Path | None, n: int) -> None:
 
     def rows_of(line: dict[str, Any]) -> list[np.ndarray]:
         made = []
-        for rows, agreed, likely in zip(
-            line["words"], line["consensus"], line["log_probabilities"], strict=True
-        ):
+        columns = (line["captions"], line["words"], line["consensus"], line["log_probabilities"])
+        for tokens, rows, agreed, likely in zip(*columns, strict=True):
             supports = [None if row is None else sigmoid(float(word_weights @ np.array(row))) for row in rows]
-            made.append(caption_row(supports, agreed, likely))
+            named = [token in by_word for token in tokens]
+            made.append(caption_row(supports, named, agreed, likely))
         return made
 
     features = [rows_of(line) for line in lines]
@@ -152,8 +152,8 @@ def _selection(
     references = {
         line["image"]: [prepared.text(c) for c in prepared.captions_of(line["image"])] for line in lines
     }
-    ways = {"likelihood alone": None, "0.5 1 1": (0.5, 1.0, 1.0), "0 1 0": (0.0, 1.0, 0.0), "1 1 1": (1.0, 1.0, 1.0),
-            "0.5 1.5 1": (0.5, 1.5, 1.0), "0.5 2 2": (0.5, 2.0, 2.0), "0 1 1": (0.0, 1.0, 1.0)}  # fmt: skip
+    ways = {"likelihood alone": None, "0.5 1 1": (0.5, 1.0, 1.0), "1 1 1": (1.0, 1.0, 1.0), "0.5 1 2": (0.5, 1.0, 2.0),
+            "1 1 2": (1.0, 1.0, 2.0), "1 1 3": (1.0, 1.0, 3.0), "0 1 0": (0.0, 1.0, 0.0)}  # fmt: skip
     for name, worth in ways.items():
         for variety in (0.3, 0.5):
             shown, true = {}, []

@@ -70,6 +70,7 @@ def made_by(job: BulkJob) -> dict[str, Any]:
         "format": 1,
         "model": captioner.model.digest[:16],
         "recipe": captioner.detector.recipe.name,
+        "judge": None if captioner.judge is None else captioner.judge.digest,
         "n": job.n,
         "variety": job.variety,
         **settings,

@@ -35,6 +35,7 @@ class BulkJob:
     """How every picture is captioned."""
 
     model: str = "shipped"
+    bank: str = "shipped"
     n: int = 5
     variety: float = 0.5
     settings: SearchSettings = SearchSettings()  # noqa: RUF009 - frozen
@@ -44,7 +45,9 @@ class BulkJob:
     threads: int = 1
 
     def load(self) -> Captioner:
-        return Captioner.from_pretrained(self.model, device=self.device, detector=self.detector)
+        return Captioner.from_pretrained(
+            self.model, device=self.device, detector=self.detector, bank=self.bank
+        )
 
 
 class BulkWorker:

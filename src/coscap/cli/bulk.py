@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coscap.cli.choices import Accurate, Detector, Diverse, Model, Variety
+from coscap.cli.choices import Accurate, BankChoice, Detector, Diverse, Model, Variety
 from coscap.errors import UserError
 from coscap.search.config import SearchSettings, search_options
 
@@ -35,6 +35,7 @@ def bulk(
     n: Annotated[int, typer.Option("-n", min=1, max=100, help="Captions for each picture, e.g. 3.")] = 5,
     model: Model = "shipped",
     detector: Detector = None,
+    bank: BankChoice = "shipped",
     variety: Variety = None,
     accurate: Accurate = False,
     diverse: Diverse = False,
@@ -91,7 +92,14 @@ def bulk(
     from coscap.bulk.worker import BulkJob
 
     job = BulkJob(
-        model=model, n=n, variety=variety, settings=settings, detector=detector, device=device, batch=batch
+        model=model,
+        bank=bank,
+        n=n,
+        variety=variety,
+        settings=settings,
+        detector=detector,
+        device=device,
+        batch=batch,
     )
     outcome = caption_collection(
         _entries(images, column, names),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coscap.cli.choices import Accurate, Detector, Device, Diverse, Model, Variety
+from coscap.cli.choices import Accurate, BankChoice, Detector, Device, Diverse, Model, Variety
 from coscap.errors import UserError
 from coscap.search.config import SearchSettings, search_options
 
@@ -34,6 +34,7 @@ def caption(
     ] = None,
     model: Model = "shipped",
     detector: Detector = None,
+    bank: BankChoice = "shipped",
     variety: Variety = None,
     accurate: Accurate = False,
     diverse: Diverse = False,
@@ -142,7 +143,7 @@ def caption(
     beside = Sidecars(list(sources), suffixes, what) if suffixes else None
     alts = {"max_chars": max_chars, "prefix": prefix, "suffix": suffix}
     made = {
-        **{"n": count, "variety": chosen_variety, "model": model, "detector": detector, **alts},
+        **{"n": count, "variety": chosen_variety, "model": model, "detector": detector, "bank": bank, **alts},
         **settings.model_dump(mode="json", exclude={"max_rows"}),
     }
     file = None if out is None else CaptionFile(out, what, made)
@@ -151,7 +152,7 @@ def caption(
         shown = CaptionPrinter(table=not (as_json or jsonl or file), jsonl=jsonl, alt=alt, alts=alts)
         if len(todo) < len(sources):
             say(f"{len(sources) - len(todo):,} of {len(sources):,} photographs have their captions already.")
-        captioner = Captioner.from_pretrained(model, device=device, detector=detector)
+        captioner = Captioner.from_pretrained(model, device=device, detector=detector, bank=bank)
         size = captioner.detector.batch
         errors: dict[str, str] = {}
         rows: list[Row] = []

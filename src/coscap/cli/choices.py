@@ -19,13 +19,21 @@ Detector = Annotated[
         "trained with.",
     ),
 ]
+BankChoice = Annotated[
+    str,
+    typer.Option(
+        "--bank",
+        help="Captions of similar pictures to agree with: a folder of `coscap bank`, shipped, or none, which shows "
+        "captions by likelihood alone.",
+    ),
+]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
 Variety = Annotated[
     float | None,
     typer.Option(
         min=0,
         max=1,
-        help="0 keeps the likeliest captions of those drawn, 1 the most different. Unset: 0.5.",
+        help="0 keeps the best captions of those drawn, 1 the most different. Unset: 0.5.",
     ),
 ]
 Accurate = Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from coscap.cli.choices import Model
+from coscap.cli.choices import BankChoice, Model
 from coscap.errors import UserError
 
 _ACCESS, _LIMITS, _STUDY = "Who may ask", "Limits", "Study"
@@ -37,6 +37,7 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
     model: Model = "shipped",
+    bank: BankChoice = "shipped",
     device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
     log_format: Annotated[
         LogFormat, typer.Option(help="A line for each request on standard error: text, json or none.")
@@ -150,4 +151,4 @@ def serve(
     )
     if study:
         return run_study(samples or [], images, database, captions, pictures, address, limits)
-    run(model, device, limits, address)
+    run(model, device, limits, address, bank)

@@ -8,6 +8,7 @@ Support is calibrated: of the captions with 0.8, eight in ten are true by what f
 how "true" is decided there, and with what it was fitted).
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from coscap.contexts.bank import Bank
 from coscap.errors import UserError
-from coscap.files import read_json
+from coscap.files import read_json, sha256
 from coscap.text.content import is_content
 from coscap.text.faults import faults
 from coscap.text.objects import ObjectClasses
@@ -29,7 +30,9 @@ from coscap.vision.tags import Evidence, Tagger
 from coscap.vision.words import WordReader
 
 WORD_FEATURES = ("bias", "log_odds", "usual_log_odds", "object", "detection")
-CAPTION_FEATURES = ("bias", "mean_word", "least_word", "unsure_words", "consensus", "log_probability")
+CAPTION_FEATURES = (
+    "bias", "mean_word", "least_word", "least_object", "unsure_words", "consensus", "log_probability",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,20 @@ class Judge:
         weights: Any = read_json(file) if file.is_file() else UNFITTED
         return cls(Tagger(folder, threads), weights, None if bank is None else Bank.open(bank))
 
+    @cached_property
+    def digest(self) -> str:
+        """Names vision, weights and bank: all that judgements depend on besides the picture."""
+        parts = (
+            self.tagger.digest,
+            self.word_weights.tolist(),
+            self.caption_weights.tolist(),
+            self._bank_digest(),
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+    def _bank_digest(self) -> str:
+        return "" if self.bank is None else sha256(self.bank.path / "bank.json")
+
     @property
     def reader(self) -> WordReader:
         return self.tagger.reader
@@ -82,7 +99,8 @@ class Judge:
         for tokens, log_probability, agreed in zip(captions, log_probabilities, consensus, strict=True):
             rows = [features.row(token) for token in tokens]
             words = [None if row is None else sigmoid(float(self.word_weights @ row)) for row in rows]
-            row = caption_row(words, agreed, log_probability)
+            named = [token in objects.class_of for token in tokens]
+            row = caption_row(words, named, agreed, log_probability)
             support = sigmoid(float(self.caption_weights @ row))
             wrong = tuple(faults(tokens, objects))
             judged.append(Judgement(support, tuple(words), agreed, wrong))
@@ -139,13 +157,18 @@ class WordFeatures:
 
 
 def caption_row(
-    words: Sequence[float | None], consensus: float, log_probability: float
+    words: Sequence[float | None], named: Sequence[bool], consensus: float, log_probability: float
 ) -> NDArray[np.float64]:
-    """The features of a caption's support."""
+    """The features of a caption's support; words: the support of each token, named: whether it names an object."""
     logs = [float(np.log(max(word, 1e-6))) for word in words if word is not None]
+    things = [
+        float(np.log(max(word, 1e-6)))
+        for word, is_object in zip(words, named, strict=True)
+        if word is not None and is_object
+    ]
     unsure = sum(word is not None and word < 0.5 for word in words)
     mean, least = (float(np.mean(logs)), min(logs)) if logs else (-1.0, -1.0)
-    return np.array([1.0, mean, least, float(unsure), consensus, log_probability])
+    return np.array([1.0, mean, least, min(things, default=-0.5), float(unsure), consensus, log_probability])
 
 
 def detections_of(regions: Regions, recipe: Recipe) -> dict[str, float]:
@@ -168,12 +191,12 @@ def log_odds(p: float) -> float:
 
 
 # Before anything was fitted: a word is borne out as far as its probability says, a caption as far as its words are.
-UNFITTED = {"word": [0.0, 1.0, -0.5, 0.0, 2.0], "caption": [2.0, 1.0, 1.0, 0.0, 0.0, 0.0]}
+UNFITTED = {"word": [0.0, 1.0, -0.5, 0.0, 2.0], "caption": [2.0, 1.0, 0.5, 0.5, 0.0, 0.0, 0.0]}
 
 
 def open_judge(bank: str | Path | None) -> Judge | None:
     """The judge of the package, with this bank or the package's own; None where there is neither vision nor bank."""
-    if bank is None or not (EYES / "words.json").is_file():
+    if bank is None or str(bank) == "none" or not (EYES / "words.json").is_file():
         return None
     own = EYES.parent.parent.parent / "weights" / "bank"
     folder = (own if own.is_dir() else None) if str(bank) == "shipped" else Path(bank)

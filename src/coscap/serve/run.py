@@ -73,7 +73,7 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def run(model: str, device: str, limits: Limits, address: Address) -> None:
+def run(model: str, device: str, limits: Limits, address: Address, bank: str = "shipped") -> None:
     """Caption until a signal comes; then take nothing more and finish what was taken."""
     import torch
 
@@ -84,7 +84,7 @@ def run(model: str, device: str, limits: Limits, address: Address) -> None:
     torch.set_num_threads(max(1, torch.get_num_threads() // limits.workers))
 
     def make(hosts: list[str]) -> FastAPI:
-        captioner = Captioner.from_pretrained(model, device=device)
+        captioner = Captioner.from_pretrained(model, device=device, bank=bank)
         return create_app(captioner, limits, tokens=address.tokens, hosts=hosts)
 
     _serve(make, address, limits, "coscap answers at {0} (API: {0}docs)")

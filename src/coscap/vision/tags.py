@@ -1,5 +1,6 @@
 """Tags: the words that people would write about a picture, with calibrated probabilities and places."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,9 @@ class Tagger:
         if not (folder / "words.json").is_file():
             raise UserError(f"{folder} has no words.json; give the run folder of `coscap backbone`.")
         self.reader = WordReader(folder / "words.json")
-        self._map = session(read_network(folder / "backbone.onnx"), threads)
+        content = read_network(folder / "backbone.onnx")
+        self.digest = hashlib.sha256(content).hexdigest()[:16]
+        self._map = session(content, threads)
 
     def look(self, pictures: Sequence[Image.Image]) -> list[Evidence]:
         found: list[Evidence] = []
