@@ -107,9 +107,8 @@ def fit(pools: Path, data: Path, out: Path | None, n: int) -> None:
     for low in np.linspace(0, 0.9, 10):
         inside = (p >= low) & (p < low + 0.1)
         if inside.any():
-            print(
-                f"  {low:.1f}: {inside.sum():6,} captions, support {p[inside].mean():.3f}, true {true[inside].mean():.3f}"
-            )
+            here = f"support {p[inside].mean():.3f}, true {true[inside].mean():.3f}"
+            print(f"  {low:.1f}: {inside.sum():6,} captions, {here}")
     if out is not None:
         write_json(
             out, {"word": word_weights.round(5).tolist(), "caption": caption_weights.round(5).tolist()}

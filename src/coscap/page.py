@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 LARGEST_SIDE = 900  # pixels; a page of many photographs stays small enough to mail
+DOUBT = 0.3  # a word with less support is drawn as doubtful
 INDEX_FROM = 4  # photographs from which a page begins with a list of them
 
 
@@ -48,9 +49,15 @@ def _row(caption: Mapping[str, Any]) -> str:
     text, alt = caption["text"], caption["alt"]
     words = _words(caption.get("words") or [{"word": text}])
     score = f"{caption['log_probability']:.1f}".replace("-", "\N{MINUS SIGN}")
+    title = "log-probability of the caption"
+    if caption.get("support") is not None:
+        score, title = (
+            f"{caption['support']:.0%}",
+            f"how likely it is that this is true; log-probability {score}",
+        )
     return (
         f'<li><p class="caption">{words}</p>'
-        f'<p class="score" title="log-probability of the caption">{score}</p>'
+        f'<p class="score" title="{title}">{score}</p>'
         f'<button type="button" data-copy="{_quoted(text)}">Copy</button>'
         f'<button type="button" data-copy="{_quoted(alt)}" title="{_quoted(alt)}">Copy alt text</button></li>'
     )
@@ -64,7 +71,12 @@ def _words(words: Sequence[Mapping[str, Any]]) -> str:
             spans.append(text)
             continue
         box = html.escape(json.dumps([round(side, 4) for side in word["box"]]))
-        spans.append(f'<span tabindex="0" data-box="{box}" data-weight="{word["weight"]:.2f}">{text}</span>')
+        seen = word.get("support")
+        doubt = ' class="doubt"' if seen is not None and seen < DOUBT else ""
+        known = "" if seen is None else f' data-support="{seen:.2f}"'
+        spans.append(
+            f'<span tabindex="0" data-box="{box}" data-weight="{word["weight"]:.2f}"{known}{doubt}>{text}</span>'
+        )
     return " ".join(spans)
 
 

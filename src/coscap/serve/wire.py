@@ -51,6 +51,8 @@ class WordJson(BaseModel):
     """x1, y1, x2, y2 in 0..1 of the width and height of the upright photograph."""
     weight: float
     """The attention on that region, 0..1."""
+    support: float | None = None
+    """How far the photograph bears the word out, 0..1; left out where nothing is known of it."""
 
 
 class CaptionJson(BaseModel):
@@ -63,6 +65,8 @@ class CaptionJson(BaseModel):
     """The caption as an alternative text: one sentence of at most 125 characters."""
     log_probability: float
     """Nearer to 0 is more certain."""
+    support: float | None = None
+    """How likely it is that the caption is true, 0..1; left out without a judge."""
     words: list[WordJson]
     satisfied: bool = True
     """false where the search could not meet the constraints; left out otherwise."""

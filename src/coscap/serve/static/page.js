@@ -84,16 +84,19 @@ function fill(item, caption, name, known) {
   const score = item.querySelector(".score");
   caption.words.forEach((word, place) => {
     const span = document.createElement("span");
-    span.className = "word" + (known && !known.has(word.word) ? " new" : "");
+    const doubt = word.support !== undefined && word.support !== null && word.support < 0.3;
+    span.className = "word" + (known && !known.has(word.word) ? " new" : "") + (doubt ? " doubt" : "");
     span.textContent = word.word;
     span.word = word;
     text.append(place ? " " : "", span);
   });
   const number = caption.log_probability.toFixed(1).replace("-", "−");
   text.setAttribute("aria-label", name + ": " + caption.text + ". Right arrow: word by word.");
-  score.textContent = number;
-  score.title = "log-probability of the caption";
-  score.setAttribute("aria-label", "log-probability " + number);
+  const judged = caption.support !== undefined && caption.support !== null;
+  const support = judged ? Math.round(caption.support * 100) + " %" : "";
+  score.textContent = judged ? support : number;
+  score.title = judged ? "how likely it is that this is true; log-probability " + number : "log-probability of the caption";
+  score.setAttribute("aria-label", judged ? "support " + support : "log-probability " + number);
   item.querySelector("[data-copy]").addEventListener("click", event => copy(caption, event.currentTarget));
 }
 
@@ -114,7 +117,8 @@ function point(span, aloud) {
     height: percent(bottom - top) });
   $("box").hidden = false;
   span.classList.add("on");
-  span.title = "attention " + weight.toFixed(2);
+  span.title = "attention " + weight.toFixed(2) +
+    (typeof span.word.support === "number" ? ", support " + span.word.support.toFixed(2) : "");
   if (!aloud) return;
   const share = Math.round((right - left) * (bottom - top) * 100);
   $("announcer").textContent = word + ": " + place((left + right) / 2, (top + bottom) / 2) + ", " + share +
