@@ -19,7 +19,7 @@ from coscap.data.batch import RegionBatch
 from coscap.errors import UserError
 from coscap.metrics.words import token_groups
 from coscap.models.latents import Latents
-from coscap.shipped import model_folder
+from coscap.shipped import detector_name, model_folder
 from coscap.vision.detectors import load_detector
 from coscap.vision.pictures import open_picture
 from coscap.vision.stores import Stores
@@ -141,7 +141,7 @@ def _photographs(
     seed: int,
     images: Path,
 ) -> None:
-    detector = load_detector()
+    detector = load_detector(detector_name(writer.loaded.recipe, writer.loaded.source))
     writer.loaded.check_recipe(detector.recipe)
     pictures = [open_picture(path) for path in paths]
     photos = [Photo(path.stem, picture) for path, picture in zip(paths, pictures, strict=True)]
