@@ -1,6 +1,7 @@
 """The analyses of the two latents: the noise is the search's own, held values reproduce captions, parts add up."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,6 +181,8 @@ def test_the_command_writes_page_numbers_and_figures(world: Path, tmp_path: Path
     assert sum(part[0] for part in told["shares"]["caption"]["within"].values()) == pytest.approx(1)
     page = (tmp_path / "analysis.md").read_text()
     assert "z^m alone" in page and "| z^m of A |" in page
+    linked = re.findall(r"\]\((images/[^)]+)\)", page)
+    assert linked and all((tmp_path / name).is_file() for name in linked), "every figure of the page is there"
     for name in ("variance", "activity"):
         assert (tmp_path / "images" / f"analysis-{name}.png").stat().st_size > 5000
     for name in ("vocabulary", "regions"):
@@ -189,6 +192,8 @@ def test_the_command_writes_page_numbers_and_figures(world: Path, tmp_path: Path
         assert isinstance(done.exception, UserError), name
         said = {"vocabulary": "another vocabulary", "regions": "was trained on regions of the recipe other/1"}
         assert said[name] in str(done.exception)
+    done = CliRunner().invoke(app, ["analyse", str(world / "cos_cvae"), *arguments, *more, "--ways", "cat"])
+    assert isinstance(done.exception, UserError) and "--ways cat: no --photo" in str(done.exception)
     done = CliRunner().invoke(app, ["analyse", str(world / "updown"), *arguments, *more])
     assert isinstance(done.exception, UserError) and "only a COS-CVAE" in str(done.exception)
 

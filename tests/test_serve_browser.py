@@ -10,7 +10,7 @@ import pytest
 from chromium import Browser, find_chromium
 from coscap import Captioner
 from coscap.captioner import ACCURATE, DIVERSE, as_picture
-from coscap.page import figure, render
+from coscap.cli.page import figure, render
 from coscap.search import SearchSettings
 from coscap.serve.app import create_app
 from coscap.serve.study.answers import Answers

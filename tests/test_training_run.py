@@ -1,11 +1,16 @@
 """The command on a small world: it learns, goes on after every kind of death, and refuses in sentences."""
 
+import hashlib
 import importlib.util
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -122,24 +127,22 @@ def test_goes_on_to_the_same_bits_after_any_death(world: Path, tmp_path: Path) -
         assert "Go on with: coscap train" in one["said"] and "--resume" in one["said"]
 
 
+ONE_NODE = ("--standalone", "--nproc_per_node", "2")
+
+
+def torchrun(world: Path, run: Path, changes: list[str], *options: str) -> list[str]:
+    train = ["-m", "coscap", "train", str(world), "--out", str(run), "--device", "cpu", "--resume"]
+    settings = [word for change in changes for word in ("--set", change)]
+    return [sys.executable, "-m", "torch.distributed.run", *options, *train, *settings]
+
+
 def test_two_processes_are_one(world: Path, tmp_path: Path) -> None:
     """The same joint batches under torchrun and gloo: noise, pseudo captions, and pieces included."""
     contexts = make_neighbours(world.parent)
     changes = ["steps=6", "log_steps=3", "optimiser.name=sgd", "optimiser.lr=0.05", "accumulate=2"]
     changes += [f"pseudo.contexts={contexts}", "pseudo.from_epoch=0.5", "kl_object.schedule=constant"]
     train_run(config(world, *changes), tmp_path / "one", device="cpu")
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node",
-        "2",
-        "--master_port",
-        "29571",
-    ]
-    command += ["-m", "coscap", "train", str(world), "--out", str(tmp_path / "two"), "--device", "cpu"]
-    for change in ["validation.pictures=0", *changes]:
-        command += ["--set", change]
+    command = torchrun(world, tmp_path / "two", ["validation.pictures=0", *changes], *ONE_NODE)
     done = subprocess.run(command, capture_output=True, text=True, env=ONE_THREAD, timeout=300)
     assert done.returncode == 0, done.stderr
     one, two = (load_file(tmp_path / name / "last" / "model.safetensors") for name in ("one", "two"))
@@ -154,22 +157,63 @@ def test_two_processes_are_one(world: Path, tmp_path: Path) -> None:
 
 def test_early_stopping_ends_all_processes_as_finished(world: Path, tmp_path: Path) -> None:
     """Only the first process validates; the others must not take its patience for an interruption."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node",
-        "2",
-        "--master_port",
-        "29572",
-    ]
-    command += ["-m", "coscap", "train", str(world), "--out", str(tmp_path / "run"), "--device", "cpu"]
     changes = ["steps=50", "optimiser.lr=1e-30", "validation.pictures=0", "validation.patience=1"]
-    for change in [*changes, "validation.every_steps=1"]:
-        command += ["--set", change]
+    command = torchrun(world, tmp_path / "run", [*changes, "validation.every_steps=1"], *ONE_NODE)
     done = subprocess.run(command, capture_output=True, text=True, env=ONE_THREAD, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "stopped early at step 2" in done.stderr
+
+
+@contextmanager
+def two_nodes(world: Path, run: Path, changes: list[str]) -> Iterator[list["subprocess.Popen[str]"]]:
+    """Two agents of torchrun with one process each, which meet at an address, as on two machines."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    meet = ["--rdzv_backend", "c10d", "--rdzv_endpoint", place, "--rdzv_id", run.name, "--nnodes", "2"]
+    commands = [torchrun(world, run, changes, *meet, "--node_rank", node) for node in "01"]
+    nodes = [
+        subprocess.Popen(command, env=ONE_THREAD, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        for command in commands
+    ]
+    try:
+        yield nodes
+    finally:
+        for node in nodes:
+            with suppress(ProcessLookupError):
+                os.killpg(node.pid, signal.SIGKILL)
+            node.communicate()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the process to kill is found in /proc")
+def test_two_nodes_go_on_to_the_same_bits_after_a_rank_was_killed(world: Path, tmp_path: Path) -> None:
+    changes = ["steps=80", "validation=null", "checkpoint_minutes=1e-6"]
+    done = subprocess.run(
+        torchrun(world, tmp_path / "whole", changes, *ONE_NODE),
+        capture_output=True,
+        text=True,
+        env=ONE_THREAD,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "killed"
+    with two_nodes(world, run, changes) as nodes:
+        while not list(run.glob("checkpoints/step-*")):
+            assert all(node.poll() is None for node in nodes)
+            time.sleep(0.01)
+        ranks = [Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split() for node in nodes]
+        assert all(ranks), "each node has a process of its own"
+        os.kill(int(ranks[1][0]), signal.SIGKILL)
+        assert [node.wait(240) for node in nodes] == [1, 1]
+    assert not (run / "last").exists(), "it was killed before its end"
+    with two_nodes(world, run, changes) as nodes:
+        errors = [node.communicate(timeout=240)[1] for node in nodes]
+        assert [node.returncode for node in nodes] == [0, 0], errors
+    assert file_digest(run) == file_digest(tmp_path / "whole")
+
+
+def file_digest(run: Path) -> str:
+    return hashlib.sha256((run / "last" / "model.safetensors").read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize("fcntl", [True, False])

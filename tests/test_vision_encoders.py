@@ -151,14 +151,14 @@ def test_tokens_before_the_patches_are_left_out() -> None:
 
 
 def test_a_store_and_the_whole_way(folder, tmp_path) -> None:
-    from coscap.vision.extract import Job, extract, list_pictures
+    from coscap.vision.extract import ExtractJob, extract, list_pictures
     from coscap.vision.store import RegionStore
 
     path, width, grid = folder("dinov2")
     (tmp_path / "photos").mkdir()
     for number in range(3):
         Image.effect_noise((80, 60), 20 + number).convert("RGB").save(tmp_path / "photos" / f"{number}.jpg")
-    extract(list_pictures(tmp_path / "photos"), tmp_path / "r.h5", Job(detector=f"hf:{path}"))
+    extract(list_pictures(tmp_path / "photos"), tmp_path / "r.h5", ExtractJob(detector=f"hf:{path}"))
     store = RegionStore.open(tmp_path / "r.h5")
     assert len(store) == 3 and store.at(0).features.shape == (grid * grid, width)
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from coscap.cli.features import app
 from coscap.errors import UserError
 from coscap.vision import extract as extraction
-from coscap.vision.extract import Entry, Job, assemble, extract, list_pictures
+from coscap.vision.extract import Entry, ExtractJob, assemble, extract, list_pictures
 from coscap.vision.ids import image_id_of
 from coscap.vision.store import RegionStore
 
@@ -29,7 +29,7 @@ from coscap.vision import extract as extraction
 if __name__ == "__main__":
     extraction.PART = 2
     source, out, processes = sys.argv[1:]
-    extraction.extract(extraction.list_pictures(source), out, extraction.Job(), processes=int(processes))
+    extraction.extract(extraction.list_pictures(source), out, extraction.ExtractJob(), processes=int(processes))
 """
 
 
@@ -87,7 +87,7 @@ def test_same_bytes_after_kills_in_two_processes(photos, undisturbed, tmp_path) 
 def test_what_is_finished_so_far_can_be_used(photos, undisturbed, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(extraction, "PART", 3)
     entries, everything = list_pictures(photos), RegionStore.open(undisturbed)
-    parts = extraction._make_parts(entries, tmp_path / "all.h5", Job(), everything.recipe, processes=1)
+    parts = extraction._make_parts(entries, tmp_path / "all.h5", ExtractJob(), everything.recipe, processes=1)
     sorted(parts.glob("*.npz"))[-1].unlink()
     outcome = assemble(parts, tmp_path / "some.h5")
     some = RegionStore.open(tmp_path / "some.h5")
@@ -99,7 +99,7 @@ def test_reuse_computes_nothing_twice(photos, undisturbed, tmp_path, monkeypatch
     monkeypatch.setattr(
         "coscap.vision.builtin.BuiltinDetector.regions", lambda *_: pytest.fail("computed again")
     )
-    extract(list_pictures(photos), tmp_path / "again.h5", Job(reuse=undisturbed))
+    extract(list_pictures(photos), tmp_path / "again.h5", ExtractJob(reuse=undisturbed))
     assert (tmp_path / "again.h5").read_bytes() == undisturbed.read_bytes()
 
 
@@ -108,17 +108,17 @@ def test_a_finished_store_is_left_alone(photos, undisturbed, tmp_path) -> None:
     for name in ("regions.h5", "regions.h5.bad.txt"):
         shutil.copy(undisturbed.with_name(name), tmp_path / name)
     before = out.stat().st_mtime_ns
-    outcome = extract(list_pictures(photos), out, Job())
+    outcome = extract(list_pictures(photos), out, ExtractJob())
     assert len(outcome.bad) == 2 and out.stat().st_mtime_ns == before
     with pytest.raises(UserError, match="there already"):
-        extract(list_pictures(photos)[:2], out, Job())
+        extract(list_pictures(photos)[:2], out, ExtractJob())
 
 
 def test_parts_of_another_run_are_not_mixed_in(photos, tmp_path) -> None:
     entries = list_pictures(photos)
-    extraction._open_parts(tmp_path / "a.h5", entries, extraction._recipe_of(Job()))
+    extraction._open_parts(tmp_path / "a.h5", entries, extraction._recipe_of(ExtractJob()))
     with pytest.raises(UserError, match="beginning of another run"):
-        extract(entries[1:], tmp_path / "a.h5", Job())
+        extract(entries[1:], tmp_path / "a.h5", ExtractJob())
 
 
 def test_lists(tmp_path) -> None:
@@ -244,12 +244,12 @@ def test_file_names_of_any_bytes(tmp_path) -> None:
         Path(os.fsdecode(os.path.join(folder, name))).write_bytes(b"no picture")  # noqa: PTH118
     shutil.copy(EXAMPLES / "cat.jpg", os.fsdecode(os.path.join(folder, b"good \xff.jpg")))  # noqa: PTH118
     os.mkfifo(tmp_path / "photos" / "pipe.jpg")
-    outcome = extract(list_pictures(tmp_path / "photos"), tmp_path / "r.h5", Job())
+    outcome = extract(list_pictures(tmp_path / "photos"), tmp_path / "r.h5", ExtractJob())
     assert outcome.pictures == 1 and len(outcome.bad) == 3
     assert [os.fsencode(name) for name in RegionStore.open(tmp_path / "r.h5").names] == [b"good \xff.jpg"]
     listed = (tmp_path / "r.h5.bad.txt").read_text()
     assert listed.count("\n") == 3 and "\x1b" not in listed
     assert "latin \\xe9.jpg" in listed and "red\\x1b[31m.jpg" in listed and "two\\nlines.jpg" in listed
     assert (
-        len(extract(list_pictures(tmp_path / "photos"), tmp_path / "r.h5", Job()).bad) == 3
+        len(extract(list_pictures(tmp_path / "photos"), tmp_path / "r.h5", ExtractJob()).bad) == 3
     )  # seen as finished

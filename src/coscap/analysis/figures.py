@@ -19,7 +19,7 @@ from coscap.analysis.drawing import (
 from coscap.analysis.traverse import Activity
 from coscap.analysis.variance import PARTS, Shares
 from coscap.files import whole_file
-from coscap.report.figures import STYLE, pyplot
+from coscap.pages import STYLE, pyplot
 from coscap.search import Caption
 from coscap.text import ObjectClasses
 
@@ -56,7 +56,7 @@ def swap_grid(
     objects: ObjectClasses,
     path: Path,
 ) -> None:
-    """Rows: the caption that z^m comes from; columns: the photograph that it is told of."""
+    """Rows: the caption that z^m comes from; columns: the photograph that it is applied to."""
     plot = pyplot()
     side, left, gap, small, top = 1.45, 2.35, 0.3, 0.55, 0.55
     width, own = side + gap - 0.12, left - 0.76 - 0.25
@@ -67,7 +67,7 @@ def swap_grid(
             for source, captions in zip(sources, grid, strict=True)
         ]
         sheet = Sheet(plot, left + len(photos) * (side + gap), top + side + 0.2 + sum(rows), objects)
-        sheet.text(0.12, 0.12, "The context of one caption, told of other photographs", fontsize=12.5)
+        sheet.text(0.12, 0.12, "The context of one caption, on other photographs", fontsize=12.5)
         sheet.text(0.12, top + side - 0.4, "z$^m$ is read from the\ncaption of", color=FAINT)
         for column, photo in enumerate(photos):
             sheet.photograph(photo.picture, left + column * (side + gap), top, side)

@@ -2,7 +2,7 @@
 
 from coscap.analysis.run import Analysis
 from coscap.analysis.variance import PARTS
-from coscap.report.tables import table
+from coscap.pages import table
 
 _PART = {"context": "z^m alone", "objects": "z^o alone", "both": "only both together"}
 _KIND = {
@@ -23,7 +23,7 @@ def page(found: Analysis, images: str, command: str) -> str:
 def _head(found: Analysis, command: str) -> list[str]:
     return [
         "# What the two latents do",
-        f"COS-CVAE splits its latent space: z^m is to hold how a scene is told, z^o which objects. Here the "
+        f"COS-CVAE splits its latent space: z^m is to hold how a scene is described, z^o which objects. Here the "
         f"latents of a trained model (weights `{found.weights[:12]}`) are taken apart: swapped between pictures, moved "
         f"one by one, and their noise varied in full crosses. Numbers are of {found.pictures:,} pictures of "
         f"`{found.split}` (swaps: {found.swaps['context'].pairs:,}); the photographs shown are the repository's own.",
@@ -85,14 +85,17 @@ def _swaps(found: Analysis, images: str) -> list[str]:
         "objects true of B",
         "objects true of A",
     ]
+    figure = [
+        f"![Contexts of one photograph on others]({images}/analysis-swap.png)",
+        "Blue words are context, red-brown ones objects. On the diagonal (grey) the caption meets its own photograph.",
+    ]
     return [
         "## Contexts and objects swapped between pictures",
         "A caption of picture A is drawn and its latents are read at every word. Picture B is then captioned with "
         "one of them held at these values; the other is drawn from B's own prior. An object is true of a picture if "
         "one of its human captions names it.",
         table(head, rows),
-        f"![Contexts of one photograph told of others]({images}/analysis-swap.png)",
-        "Blue words are context, red-brown ones objects. On the diagonal (grey) the caption meets its own photograph.",
+        *(figure if found.photos else []),
     ]
 
 
@@ -114,6 +117,15 @@ def _ways(found: Analysis, images: str) -> list[str]:
         "context words replaced",
         "object words replaced",
     ]
+    between = [
+        "## From one draw to another",
+        "The noise of the first draw is turned into that of the second in equal steps: of z^m, of z^o, and of both. "
+        "Grey captions repeat the one above.",
+        *(
+            f"![Captions of {name} between two draws]({images}/analysis-turn-{name}.png)"
+            for name in found.photos
+        ),
+    ]
     return [
         "## One dimension at a time",
         "All noise is 0, and one dimension is moved at every word. Replaced: the share of words (Jaccard) in which the "
@@ -122,10 +134,7 @@ def _ways(found: Analysis, images: str) -> list[str]:
         f"![Activity of the dimensions]({images}/analysis-activity.png)",
         *(f"![Captions of {name} while dimensions move]({images}/analysis-dimensions-{name}.png)"
           for name in found.photos),
-        "## From one draw to another",
-        "The noise of the first draw is turned into that of the second in equal steps: of z^m, of z^o, and of both. "
-        "Grey captions repeat the one above.",
-        *(f"![Captions of {name} between two draws]({images}/analysis-turn-{name}.png)" for name in found.photos),
+        *(between if found.photos else []),
     ]  # fmt: skip
 
 

@@ -19,9 +19,10 @@ from coscap.data.batch import RegionBatch
 from coscap.errors import UserError
 from coscap.metrics.words import token_groups
 from coscap.models.latents import Latents
-from coscap.report.runs import Stores, open_run
+from coscap.shipped import detector_name, model_folder
 from coscap.vision.detectors import load_detector
 from coscap.vision.pictures import open_picture
+from coscap.vision.stores import Stores
 
 PLACES = (-2.0, -1.0, 0.0, 1.0, 2.0)
 DIMENSIONS = 3  # the most active ones of each latent that are shown
@@ -76,8 +77,7 @@ def analyse(
     request: AnalysisRequest, photos: Sequence[Path], ways_of: Sequence[str], images: Path
 ) -> Analysis:
     """Measure, and write the figures into `images`; `ways_of` names the photographs that latents are moved on."""
-    run = open_run(request.model)
-    writer = Writer.open(str(run.folder), request.device)
+    writer = Writer.open(str(model_folder(request.model)), request.device)
     prepared, stores = open_prepared(request.data), Stores(request.regions)
     writer.loaded.check_vocabulary(prepared.vocabulary)
     writer.loaded.check_recipe(stores.recipe)
@@ -91,7 +91,7 @@ def analyse(
     ]
     captions = np.array([c for i in indices for c in prepared.captions_of(i)], np.int64)[:KL_CAPTIONS]
     found = Analysis(
-        weights=run.weights,
+        weights=writer.loaded.weights,
         split=request.split,
         pictures=len(ids),
         count=request.count,
@@ -141,7 +141,7 @@ def _photographs(
     seed: int,
     images: Path,
 ) -> None:
-    detector = load_detector()
+    detector = load_detector(detector_name(writer.loaded.recipe, writer.loaded.source))
     writer.loaded.check_recipe(detector.recipe)
     pictures = [open_picture(path) for path in paths]
     photos = [Photo(path.stem, picture) for path, picture in zip(paths, pictures, strict=True)]

@@ -77,16 +77,16 @@ def _measured(
     objects: ObjectClasses,
 ) -> Swapped:
     change = compare(pairs, objects)
-    said = [split(" ".join(caption.tokens).split(" "), objects).classes for _, caption in pairs]
+    classes_of = [split(" ".join(caption.tokens).split(" "), objects).classes for _, caption in pairs]
     return Swapped(
         len(pairs),
         change.context_kept,
         change.objects_kept,
-        _true(said, in_b),
-        _true(said, in_a),
+        _true(classes_of, in_b),
+        _true(classes_of, in_a),
     )
 
 
-def _true(said: Sequence[Sequence[int]], named: Sequence[set[int]]) -> float:
-    hits = [each in there for classes, there in zip(said, named, strict=True) for each in classes]
+def _true(classes_of: Sequence[Sequence[int]], named: Sequence[set[int]]) -> float:
+    hits = [each in there for classes, there in zip(classes_of, named, strict=True) for each in classes]
     return float(np.mean(hits)) if hits else 0.0

@@ -77,8 +77,8 @@ def shares(tables: Sequence[Table], seed: int = 0, rounds: int = 2000) -> Shares
     drawn = [chance.integers(0, len(parts), len(parts)) for _ in range(rounds)]
     found = np.array([_shares(parts[which], products[np.ix_(which, which)], count) for which in drawn])
     low, high = np.percentile(found, (2.5, 97.5), axis=0)
-    told = _shares(parts, products, count)
-    triples = [(float(a), float(b), float(c)) for a, b, c in zip(told, low, high, strict=True)]
+    values = _shares(parts, products, count)
+    triples = [(float(a), float(b), float(c)) for a, b, c in zip(values, low, high, strict=True)]
     return Shares(dict(zip(PARTS, triples[:3], strict=True)), triples[3])
 
 

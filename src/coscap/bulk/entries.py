@@ -133,14 +133,14 @@ def _rows(root: str, path: str, column: str, names: str) -> Iterator[BulkEntry]:
             first = 0
             for group in range(file.num_row_groups):
                 count = file.metadata.row_group(group).num_rows
-                told: list[Any] = [f"{shown}#{first + row}" for row in range(count)]
+                photos: list[Any] = [f"{shown}#{first + row}" for row in range(count)]
                 if names:
-                    told = file.read_row_group(group, columns=[names]).column(0).to_pylist()
-                if any(name is None for name in told):
+                    photos = file.read_row_group(group, columns=[names]).column(0).to_pylist()
+                if any(name is None for name in photos):
                     raise UserError(
                         f"{shown} has rows without a value in {names}; name pictures by another column."
                     )
-                for row, name in enumerate(told):
+                for row, name in enumerate(photos):
                     yield BulkEntry(str(name), root, path, column, group, row)
                 first += count
     except (pa.ArrowException, OSError) as error:

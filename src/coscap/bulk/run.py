@@ -55,15 +55,17 @@ def caption_collection(
                 for rows in _stream(ray, todo, fitting, workers):
                     good = rows.filter(rows["reason"].is_null())
                     failed = rows.filter(rows["reason"].is_valid())
-                    told = dict(zip(failed["photo"].to_pylist(), failed["reason"].to_pylist(), strict=True))
-                    table.add(good.drop_columns(["reason"]), told)
+                    reasons = dict(
+                        zip(failed["photo"].to_pylist(), failed["reason"].to_pylist(), strict=True)
+                    )
+                    table.add(good.drop_columns(["reason"]), reasons)
                     captioned, bad = captioned + len(good), bad + len(failed)
                     advance(len(rows))
     return BulkOutcome(captioned, len(wanted) - len(todo), bad, table.bad_file)
 
 
 def made_by(job: BulkJob) -> dict[str, Any]:
-    """All that captions depend on besides the picture. Loads the model, so a wrong one is told at once."""
+    """All that captions depend on besides the picture. Loads the model, so that a wrong one is refused at once."""
     captioner = job.load()
     settings = job.settings.model_dump(mode="json", exclude={"max_rows"})
     return {

@@ -55,12 +55,16 @@ def analyse(
     from coscap.analysis.page import page
     from coscap.analysis.run import AnalysisRequest
     from coscap.analysis.run import analyse as run
+    from coscap.errors import UserError
     from coscap.files import check_output, write_json, write_text
-    from coscap.report.page import shown
+    from coscap.pages import shown
     from coscap.training.distributed import choose_device
 
     check_output(out, folder=True)
     photos = photo or []
+    unknown = [name for name in ways or [] if name not in [path.stem for path in photos]]
+    if unknown:
+        raise UserError(f"--ways {unknown[0]}: no --photo has that name; give the photograph, too.")
     request = AnalysisRequest(
         model, data, tuple(regions), split, pictures, draws, seed, str(choose_device(device))
     )

@@ -256,7 +256,7 @@ class CaptionPrinter:
 def page_figures(rows: Sequence["Row"], opened: Sequence[Any]) -> list[tuple[str, str]]:
     """Names and figures for `--html`, made while the photographs are in memory."""
     from coscap.captioner import OpenedPhoto
-    from coscap.page import figure
+    from coscap.cli.page import figure
 
     pairs = zip(rows, opened, strict=True)
     return [(row["photo"], figure(row, each.picture)) for row, each in pairs if isinstance(each, OpenedPhoto)]
@@ -265,8 +265,8 @@ def page_figures(rows: Sequence["Row"], opened: Sequence[Any]) -> list[tuple[str
 def _write_page(
     path: Path, figures: Sequence[tuple[str, str]], errors: dict[str, str], order: Sequence[str]
 ) -> None:
+    from coscap.cli.page import render
     from coscap.files import write_text
-    from coscap.page import render
     from coscap.progress import say
 
     made = dict(figures)

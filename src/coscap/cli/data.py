@@ -131,7 +131,7 @@ def coco(
         return join([read_coco(name, troubles) for name in files or BUILT_IN], troubles)
 
     chosen = split or ("karpathy" if karpathy else None if files else "mrnn")
-    _make(read, out, skip_bad, workers, _told(locals(), chosen))
+    _make(read, out, skip_bad, workers, _given(locals(), chosen))
 
 
 def _register(name: str, reader: str, argument: str, help: str) -> None:
@@ -160,7 +160,7 @@ def _register(name: str, reader: str, argument: str, help: str) -> None:
 
         module, function = reader.split(":")
         read = getattr(import_module(f"coscap.data.sources.{module}"), function)
-        _make(lambda troubles: read(path, troubles), out, skip_bad, workers, _told(locals(), split))
+        _make(lambda troubles: read(path, troubles), out, skip_bad, workers, _given(locals(), split))
 
 
 _register(
@@ -222,7 +222,7 @@ def show(path: Annotated[Path, typer.Argument(help="A folder that `coscap data .
     describe(open_prepared(path), Console())
 
 
-def _told(options: dict[str, Any], split: str | None) -> dict[str, Any]:
+def _given(options: dict[str, Any], split: str | None) -> dict[str, Any]:
     """What the commands have in common, out of a command's own arguments."""
     from coscap.data.splits import check_method
 
@@ -238,7 +238,11 @@ def _told(options: dict[str, Any], split: str | None) -> dict[str, Any]:
 
 
 def _make(
-    read: "Callable[[Troubles], Source]", out: Path, skip_bad: bool, workers: int | None, told: dict[str, Any]
+    read: "Callable[[Troubles], Source]",
+    out: Path,
+    skip_bad: bool,
+    workers: int | None,
+    given: dict[str, Any],
 ) -> None:
     """Read, split, write, and say what was made."""
     import os
@@ -258,25 +262,27 @@ def _make(
     check_out(out)
     troubles = Troubles(skip=skip_bad)
     source = read(troubles)
-    chosen = choose(source.pictures, told["pictures"], told["limit"], told["seed"]) if source.pictures else ()
+    chosen = (
+        choose(source.pictures, given["pictures"], given["limit"], given["seed"]) if source.pictures else ()
+    )
     source = replace(source, pictures=chosen)
     own = any(one.split for one in source.pictures)
     choice = Choice(
-        told["split"] or ("source" if own else "random"),
-        told["validation"],
-        told["test"],
-        told["seed"],
-        told["test_ids"],
-        told["validation_ids"],
-        tuple(told["exclude_ids"] or ()),
-        told["split_file"],
+        given["split"] or ("source" if own else "random"),
+        given["validation"],
+        given["test"],
+        given["seed"],
+        given["test_ids"],
+        given["validation_ids"],
+        tuple(given["exclude_ids"] or ()),
+        given["split_file"],
     )
     options = Options(
-        told["objects"],
-        told["min_count"],
-        told["max_length"],
-        told["long"],
-        _vocabulary_file(told["vocabulary"]),
+        given["objects"],
+        given["min_count"],
+        given["max_length"],
+        given["long"],
+        _vocabulary_file(given["vocabulary"]),
         workers or os.cpu_count() or 1,
     )
     prepare(source, choice, out, options, troubles)
@@ -286,7 +292,7 @@ def _make(
         typer.echo(f"note: {shown(note)}.", err=True)
     _note_splits(data)
     _note_ids(source, out)
-    for path in (told["test_ids"], told["validation_ids"], *(told["exclude_ids"] or ())):
+    for path in (given["test_ids"], given["validation_ids"], *(given["exclude_ids"] or ())):
         _note_unknown(path, {one.id for one in source.pictures})
 
 
@@ -312,7 +318,7 @@ def _note_splits(data: "Prepared") -> None:
 
 
 def _note_ids(source: "Source", out: Path) -> None:
-    """Say it where ids are not those of file names: regions go by file name unless they are told."""
+    """Say it where ids are not those of file names: regions go by file name unless they are given."""
     from coscap.vision.ids import image_id_of
 
     other = [one for one in source.pictures if image_id_of(one.name) != one.id]

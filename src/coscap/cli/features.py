@@ -63,12 +63,14 @@ def make(
     import sys
 
     from coscap.files import check_output
-    from coscap.vision.extract import Job, extract, list_pictures
+    from coscap.vision.extract import ExtractJob, extract, list_pictures
 
     check_output(out, inputs=[source])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a polite kill stops the other processes, too
     entries = list_pictures(source, _ids_of(data))[: limit or None]
-    job = Job(detector=detector, classes=_names(classes), device=device, pixel_limit=pixel_limit, reuse=reuse)
+    job = ExtractJob(
+        detector=detector, classes=_names(classes), device=device, pixel_limit=pixel_limit, reuse=reuse
+    )
     processes = processes or len(os.sched_getaffinity(0))
     try:
         outcome = extract(entries, out, job, processes=processes, overwrite=overwrite)

@@ -85,7 +85,7 @@ _WRONG: type[Exception] = typer.BadParameter.mro()[2]
 def main() -> None:
     try:
         code = app(_in_front(sys.argv[1:]), standalone_mode=False)
-        sys.stdout.flush()  # a full disk behind it is told here, not by the interpreter's last words
+        sys.stdout.flush()  # a full disk behind it is reported here, not by the interpreter as it ends
         sys.exit(code if isinstance(code, int) else 0)
     except UserError as error:
         sys.exit(_complain(str(error)))
@@ -124,8 +124,8 @@ def _complain_of_line(error: Any) -> int:
         return 2
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "coscap"
-    told = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
-    return _complain(f"{told}; see {command} --help.")
+    message = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
+    return _complain(f"{message}; see {command} --help.")
 
 
 def _complain(sentence: str) -> int:

@@ -162,7 +162,7 @@ def _consensus(
     """The consensus score of each caption of the pictures that have regions."""
     from coscap.metrics.consensus import Consensus, nearest
     from coscap.metrics.words import token_groups
-    from coscap.report.runs import Stores
+    from coscap.vision.stores import Stores
 
     store = Stores(regions)
     known = [image for image in pictures if image in store]

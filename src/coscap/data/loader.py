@@ -233,7 +233,7 @@ class PictureLoader(Epochs[PictureBatch]):
 def _positions(
     prepared: Prepared, store: Store, images: NDArray[np.int64], split: str
 ) -> tuple[NDArray[np.int64], int]:
-    """Where each picture of the data set lies in the store, -1 for none; and how many of `images` have none."""
+    """Where each picture of the data set is in the store, -1 for none; and how many of `images` have none."""
     positions = np.full(len(prepared), -1, dtype=np.int64)
     positions[images] = store.positions(np.array(prepared.image_ids[images]))
     missing = int((positions[images] < 0).sum())

@@ -27,7 +27,7 @@ LONGEST = 200  # words; a longer "caption" is a page of text, not a caption
 
 @dataclass(frozen=True)
 class Options:
-    """What `coscap data` can be told about the captions."""
+    """The options of `coscap data` about captions."""
 
     objects: str = "coco"  # the list of object classes: "coco" or a file
     minimum: int = 4  # a word is in the vocabulary if training captions use it this often
@@ -80,7 +80,7 @@ def _check(options: Options) -> None:
         raise UserError(f"--max-length {options.max_length} leaves no words; give a number such as 20.")
     if options.long not in ("drop", "cut"):
         raise UserError(f"--long {options.long} is not known; use drop or cut.")
-    load_classes(options.objects)  # a bad file is told before the long work
+    load_classes(options.objects)  # a bad file is refused before the long work
     if options.vocabulary is not None:
         Vocabulary.load(options.vocabulary)
 
@@ -207,7 +207,7 @@ def _manifest(
     by_split = Counter(arrays["image_split"].tolist())
     captions_by_split = Counter(arrays["image_split"][arrays["caption_image"]].tolist())
     chosen = {key: _plain(value) for key, value in asdict(choice).items()}
-    told = asdict(options) | {
+    described = asdict(options) | {
         "objects": Path(options.objects).name,
         "vocabulary": Path(options.vocabulary).name if options.vocabulary else None,
     }
@@ -218,7 +218,7 @@ def _manifest(
         "source": source.name,
         "sha256": source.hashes,
         "split": chosen,
-        "options": {key: value for key, value in told.items() if key != "workers"},
+        "options": {key: value for key, value in described.items() if key != "workers"},
         "splits": list(SPLITS),
         "subsets": subsets,
         "counts": {

@@ -103,11 +103,11 @@ class Prepared:
         import hashlib
         import json
 
-        told = {
+        described = {
             key: self.manifest[key]
             for key in ("sha256", "split", "options", "counts", "vocabulary", "objects")
         }
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
     # Pictures
 

@@ -29,8 +29,8 @@ def summary(data: Prepared, console: "Console") -> None:
         console.print(f"{long:,} captions have more than {most} words and are {done}", highlight=False)
         if long > counts["captions"] / 10:
             console.print("that is more than a tenth of them; think of a larger --max-length", style="yellow")
-    for kind, told in data.manifest["skipped"].items():
-        line = shown(f"skipped: {kind}, {told['items']:,} items, the first: {told['first']}")
+    for kind, skipped in data.manifest["skipped"].items():
+        line = shown(f"skipped: {kind}, {skipped['items']:,} items, the first: {skipped['first']}")
         console.print(line, highlight=False, markup=False)
 
 

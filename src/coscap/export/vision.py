@@ -101,7 +101,7 @@ class See(Graph):
 
 
 def _cover(start: Tensor, end: Tensor) -> Tensor:
-    """(P, R, 8): how much of [start, end] lies in each of the cells of 0..1; rows sum to 1."""
+    """(P, R, 8): how much of [start, end] is in each of the cells of 0..1; rows sum to 1."""
     edges = torch.arange(MAP_CELLS + 1).float() / MAP_CELLS
     end = torch.maximum(end, start + LEAST_SIDE)[:, :, None]
     start = start.clamp(max=1 - LEAST_SIDE)[:, :, None]

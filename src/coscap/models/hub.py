@@ -42,6 +42,7 @@ class Pretrained:
     recipe: Recipe | None  # None: the model does not say which regions it was trained on
     classes: ObjectClasses | None
     notes: Mapping[str, Any]  # run, scores, licence: whatever was saved with it
+    weights: str = ""  # digest
 
     def check_vocabulary(self, vocabulary: Vocabulary) -> None:
         """Refuse a vocabulary in which numbers mean other words."""
@@ -126,6 +127,7 @@ def load_pretrained(name: str | Path) -> Pretrained:
         recipe=_read_recipe(content.get("recipe"), folder / CONFIG),
         classes=load_classes(folder / CLASSES) if (folder / CLASSES).is_file() else None,
         notes=content.get("notes") or {},
+        weights=content["weights"],
     )
 
 

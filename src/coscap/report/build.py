@@ -12,8 +12,9 @@ from coscap.metrics.evaluation import value_of
 from coscap.metrics.grams import Floats
 from coscap.metrics.intervals import Bootstrap, PairedDifference, Statistics, interval, paired_difference
 from coscap.report.measure import Figures, Measurer, Ranker, check_meteor
-from coscap.report.runs import METHODS, Run, Stores, open_runs
+from coscap.report.runs import METHODS, Run, open_runs
 from coscap.report.sampling import Sampler, SampleSet, beam_settings, latent_settings
+from coscap.vision.stores import Stores
 
 SMALL = 20  # the smaller of the paper's two numbers of samples
 

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from coscap.errors import UserError
-from coscap.files import whole_file
+from coscap.pages import STYLE, pyplot, save
 from coscap.report.build import PUBLISHED_AS, Measured
 from coscap.report.measure import NUMBERS, RANKS
 from coscap.report.tables import published_rows
@@ -21,33 +20,6 @@ COLOURS = {
 _FURTHER = ("#7a6fb0", "#b8860b", "#3b8ea5", "#8c564b")  # roles that the paper does not have
 _LINES = ("-", "--", ":", "-.")  # for several runs of one role
 
-STYLE = {
-    "font.size": 10.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e6e6e6",
-    "grid.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11.5,
-    "legend.frameon": False,
-    "svg.hashsalt": "coscap",  # the same figure gives the same file
-    "figure.dpi": 150,
-}
-
-
-def pyplot() -> Any:
-    """matplotlib without a window."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise UserError("Figures need matplotlib: pip install 'coscap[plots]'.") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot
-
 
 def draw(path: Path, paint: Callable[[Any], None], size: tuple[float, float] = (7.2, 4.4)) -> Path:
     """Paint one pair of axes and save it as path.png and path.svg."""
@@ -58,12 +30,6 @@ def draw(path: Path, paint: Callable[[Any], None], size: tuple[float, float] = (
         save(picture, path)
         plot.close(picture)
     return path.with_suffix(".png")
-
-
-def save(picture: Any, path: Path) -> None:
-    for kind in ("png", "svg"):
-        with whole_file(path.with_suffix(f".{kind}")) as partial:
-            picture.savefig(partial, format=kind, metadata={"Date": None} if kind == "svg" else None)
 
 
 def best_ten(found: Sequence[Measured], n: int, path: Path) -> Path:

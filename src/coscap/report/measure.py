@@ -27,9 +27,9 @@ from coscap.metrics.oracle import best_average_worst
 from coscap.metrics.table import METRICS, CaptionScores, Material, Metric
 from coscap.metrics.words import token_groups
 from coscap.progress import track
-from coscap.report.runs import Stores
 from coscap.report.sampling import Samples
 from coscap.text.objects import ObjectClasses
+from coscap.vision.stores import Stores
 
 Figures = dict[str, Figure]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from coscap import __version__
 from coscap.files import write_json, write_text
+from coscap.pages import shown, table
 from coscap.report import figures, tables
 from coscap.report.build import ReportResults
 from coscap.report.measure import KEPT
@@ -161,7 +162,7 @@ def _runs(results: ReportResults) -> str:
         if run.training.get("began with another model"):
             words[0] = f"+ {words[0]}"
         rows.append([f"**{run.name}**", f"`{shown(run.given)}`", *words, f"`{run.weights[:12]}`"])
-    found = tables.table(["", "folder", "steps", "epochs", "batch", "pseudo weight", "weights"], rows, left=2)
+    found = table(["", "folder", "steps", "epochs", "batch", "pseudo weight", "weights"], rows, left=2)
     later = any(run.training.get("began with another model") for run in results.runs)
     return found + (f"\n\n{_LATER}" if later else "")
 
@@ -222,15 +223,6 @@ def _commands(results: ReportResults, command: Sequence[str]) -> str:
         f"\ncoscap {__version__}; every figure of every seed is in [results.json](results.json).",
     ]
     return "\n".join(lines)
-
-
-def shown(path: str | Path) -> str:
-    """A path as the page shows it: as given where it is relative, otherwise its last name."""
-    text = str(path)
-    name, equals, place = text.rpartition("=")
-    if equals and Path(place).is_absolute() and " " not in place:
-        return f"{name}={Path(place).name}"
-    return Path(text).name if Path(text).is_absolute() else text
 
 
 def _json(

@@ -22,9 +22,10 @@ from coscap.files import write_json
 from coscap.models.hub import Pretrained, load_pretrained
 from coscap.models.stepper import TorchStepper
 from coscap.progress import bar
-from coscap.report.runs import Run, Stores
+from coscap.report.runs import Run
 from coscap.search import SearchSettings, generate
 from coscap.text import load_classes
+from coscap.vision.stores import Stores
 
 PICTURES_AT_ONCE = 32
 ROWS_AT_ONCE = 2048  # captions in work at once; no effect on the result

@@ -5,7 +5,7 @@ inside the interval of that difference (a paired bootstrap over pictures).
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files as resources
@@ -14,6 +14,7 @@ from math import sqrt
 from typing import Any
 
 from coscap.metrics.table import METRICS
+from coscap.pages import table
 from coscap.report.build import PUBLISHED_AS, Measured
 
 PAPER = ("BLEU-4", "BLEU-3", "BLEU-2", "BLEU-1", "CIDEr", "ROUGE-L", "METEOR", "SPICE")
@@ -45,12 +46,6 @@ def published_value(table: str, metric: str, **fields: Any) -> float | None:
     """One published number, or None where the paper has none."""
     found = [row[metric] for row in published_rows(table, **fields) if metric in row]
     return float(found[0]) if found else None
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """A table whose first `left` columns hold text and whose others hold numbers."""
-    line = ["---" if column < left else "---:" for column in range(len(head))]
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, line, *rows])
 
 
 def figure(measured: Measured, name: str, digits: int = 3, base: Measured | None = None) -> str:

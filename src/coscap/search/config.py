@@ -150,9 +150,9 @@ def settings_from(**values: Any) -> SearchSettings:
         if first["type"] == "extra_forbidden":
             known = ", ".join(SearchSettings.model_fields)
             raise UserError(f"Search settings: there is no {name}; there are {known}.") from None
-        told = repr(first["input"])
-        told = told if len(told) <= 60 else told[:57] + "..."
-        raise UserError(f"Search settings: {name} is {told}; {message[0].lower()}{message[1:]}.") from None
+        given = repr(first["input"])
+        given = given if len(given) <= 60 else given[:57] + "..."
+        raise UserError(f"Search settings: {name} is {given}; {message[0].lower()}{message[1:]}.") from None
 
 
 # The settings as options of a command: each field is one, with its docstring as the help.

@@ -18,7 +18,7 @@ DEEDS = frozenset(
     cooking preparing reading reads grazing posing poses carrying carries
     """.split()
 )
-# Written with a vowel, spoken with a consonant; and the other way round.
+# Written with a vowel, pronounced with a consonant; and the other way round.
 _CONSONANT = ("uni", "use", "usu", "uti", "eu", "ewe", "one", "once", "ufo", "ukulele", "urin")
 _NOT_CONSONANT = ("unid", "unin", "unim")
 _VOWEL = ("hour", "honest", "honor", "heir", "herb")
@@ -70,7 +70,7 @@ def mend_articles(text: str, between: str = " ") -> str:
 
 
 def sounds_like_vowel(word: str) -> bool:
-    """Whether a word begins with a vowel when it is spoken."""
+    """Whether a word begins with a vowel as it is pronounced."""
     word = word.lower()
     if word.startswith(_VOWEL):
         return True

@@ -60,7 +60,7 @@ def tokenise_all(captions: Iterable[str]) -> list[list[str]]:
 
 
 class _Chunks(dict[str, tuple[str, ...]]):
-    """What lies between two spaces -> its tokens without punctuation; found once for each chunk.
+    """The text between two spaces -> its tokens without punctuation; found once for each chunk.
 
     Only chunks whose tokens do not depend on their neighbours are here, others are a KeyError.
     """

@@ -152,15 +152,15 @@ class _Run:
     def open(self, resume: bool) -> None:
         """A new folder, or the last checkpoint of one that is there."""
         file = self.out / "config.json"
-        told = asdict(self.config)
+        wanted = asdict(self.config)
         if file.exists():
             if not resume:
                 raise UserError(f"{self.out} holds a run already; go on with --resume or give another --out.")
             saved = read_json(file)
-            other = [name for name in told if saved.get(name) != told[name]]
+            other = [name for name in wanted if saved.get(name) != wanted[name]]
             if other:
                 raise UserError(
-                    f"{self.out} was begun with {other[0]} {saved.get(other[0])} and not {told[other[0]]}; "
+                    f"{self.out} was begun with {other[0]} {saved.get(other[0])} and not {wanted[other[0]]}; "
                     "go on with the same options or give another --out."
                 )
             sweep(self.out)
@@ -174,7 +174,7 @@ class _Run:
             cut_log(self.out, self.progress.step)
         else:
             self.out.mkdir(parents=True, exist_ok=True)
-            write_json(file, told, indent=1)
+            write_json(file, wanted, indent=1)
 
     def train(self, pictures: WordPictures, unseen: tuple[list[Path], WordTargets], workers: int) -> str:
         config, progress = self.config, self.progress

@@ -30,7 +30,7 @@ class Log:
         self.live: Live | None = None
         self.latest: dict[str, dict[str, float]] = {}
         self.step, self.began, self.began_at = 0, time.monotonic(), 0
-        self.said = -PLAIN_SECONDS
+        self.printed = -PLAIN_SECONDS
         self.stack = ExitStack()
         self.board: Any = None
 
@@ -76,8 +76,8 @@ class Log:
             return
         if self.live is not None:
             self.live.update(self._table())
-        elif "train" in self.latest and time.monotonic() - self.said >= PLAIN_SECONDS:
-            self.said = time.monotonic()
+        elif "train" in self.latest and time.monotonic() - self.printed >= PLAIN_SECONDS:
+            self.printed = time.monotonic()
             figures = f"{self._left()} left  {_plain(self.latest['train'])}"
             print(f"step {step:,}/{self.steps:,}  {figures}", file=sys.stderr, flush=True)
 

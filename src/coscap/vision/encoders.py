@@ -84,7 +84,7 @@ class TransformersEncoder:
         return as_map(hidden[0].float().cpu().numpy(), across, self._name)
 
     def _interpolates(self) -> bool:
-        """Does the model take pictures of another size than its own only when it is told to?"""
+        """Does the model take pictures of another size than its own only when asked to?"""
         own = getattr(self._model.config, "image_size", None)
         known = "interpolate_pos_encoding" in inspect.signature(self._model.forward).parameters
         return known and isinstance(own, int) and own != self._side

@@ -51,7 +51,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Job:
+class ExtractJob:
     """All that a process needs to know, besides the pictures of its part."""
 
     detector: str = "builtin"
@@ -124,7 +124,7 @@ def _refuse_same_ids(source: Path, entries: Sequence[Entry]) -> None:
 
 
 def extract(
-    entries: Sequence[Entry], out: str | Path, job: Job, *, processes: int = 1, overwrite: bool = False
+    entries: Sequence[Entry], out: str | Path, job: ExtractJob, *, processes: int = 1, overwrite: bool = False
 ) -> Outcome:
     """Make the store `out` of the pictures, going on from what an earlier run left behind."""
     out = Path(out)
@@ -159,7 +159,7 @@ def assemble(parts: str | Path, out: str | Path) -> Outcome:
     return Outcome(pictures, tuple(bad))
 
 
-def _make_parts(entries: Sequence[Entry], out: Path, job: Job, recipe: Recipe, processes: int) -> Path:
+def _make_parts(entries: Sequence[Entry], out: Path, job: ExtractJob, recipe: Recipe, processes: int) -> Path:
     """Compute the parts that are missing; gives the folder that holds all of them."""
     parts = _open_parts(out, entries, recipe)
     slices = [entries[start : start + PART] for start in range(0, len(entries), PART)]
@@ -171,7 +171,12 @@ def _make_parts(entries: Sequence[Entry], out: Path, job: Job, recipe: Recipe, p
 
 
 def _compute(
-    parts: Path, slices: list[Sequence[Entry]], missing: list[int], job: Job, processes: int, advance: Advance
+    parts: Path,
+    slices: list[Sequence[Entry]],
+    missing: list[int],
+    job: ExtractJob,
+    processes: int,
+    advance: Advance,
 ) -> None:
     if processes == 1:
         _start(job)
@@ -207,7 +212,7 @@ def _compute(
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """A process that is started here inherits that Ctrl-C does not reach it: it is told by its parent."""
+    """A process that is started here inherits that Ctrl-C does not reach it: its parent stops it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -218,7 +223,7 @@ def _without_interrupts() -> Iterator[None]:
 _worker: dict[str, Any] = {}  # what a process keeps between its parts
 
 
-def _start(job: Job, stop: Event | None = None) -> None:
+def _start(job: ExtractJob, stop: Event | None = None) -> None:
     """Make a process ready. One thread each, so that sums come out the same in any number of processes."""
     if job.detector != "builtin":
         import torch
@@ -232,7 +237,7 @@ def _start(job: Job, stop: Event | None = None) -> None:
 
 def _make_part(path: Path, entries: Sequence[Entry]) -> int:
     """Compute one part and write it. A picture that cannot be read becomes a sentence, not an end."""
-    job: Job = _worker["job"]
+    job: ExtractJob = _worker["job"]
     detector: Detector = _worker["detector"]
     known: RegionStore | None = _worker["reuse"]
     found: dict[int, Regions] = {}
@@ -301,7 +306,7 @@ def _open_part(path: Path) -> Iterator[Any]:
         raise UserError(f"{path} is damaged; remove that file and run the same command again.") from None
 
 
-def _recipe_of(job: Job) -> Recipe:
+def _recipe_of(job: ExtractJob) -> Recipe:
     recipe = job.load().recipe
     if job.reuse:
         other = RegionStore.open(job.reuse).recipe
@@ -324,8 +329,8 @@ def _part(parts: Path, index: int) -> Path:
 def _open_parts(out: Path, entries: Sequence[Entry], recipe: Recipe) -> Path:
     """The folder of parts, made for exactly this list and recipe."""
     parts = _parts_folder(out)
-    told = (entry.name if entry.known_id is None else f"{entry.name}\t{entry.known_id}" for entry in entries)
-    names = hashlib.sha256("\n".join(told).encode("utf-8", "surrogateescape"))
+    lines = (entry.name if entry.known_id is None else f"{entry.name}\t{entry.known_id}" for entry in entries)
+    names = hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape"))
     plan = {"recipe": recipe.fields(), "pictures": len(entries), "names": names.hexdigest(), "part": PART}
     if parts.exists():
         if read_json(parts / "plan.json") != json.loads(json.dumps(plan)):

@@ -12,7 +12,7 @@ def image_id_of(name: str) -> int:
 
     "000000057870.jpg" and "COCO_train2014_000000057870.jpg" are 57870, as everywhere in COCO. Any other
     name ("kitchen/cat 3.jpg") gives 63 bits of the SHA-256 of the file name without folder and ending,
-    so that the id does not depend on where the folder lies or how the picture is encoded.
+    so that the id does not depend on where the folder is or how the picture is encoded.
     """
     stem = PurePosixPath(name.replace("\\", "/")).stem
     numbered = _NUMBERED.fullmatch(stem)

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST_SIDE = 1e-3  # of the picture: a box without area still lies on some cell
+LEAST_SIDE = 1e-3  # of the picture: a box without area still covers some cell
 
 
 def grid_boxes(grid: int) -> NDArray[np.float32]:
@@ -29,7 +29,7 @@ def pool(features: NDArray[np.float32], boxes: NDArray[np.float32]) -> NDArray[n
 
 
 def _overlap(start: NDArray[np.float32], end: NDArray[np.float32], cells: int) -> NDArray[np.float32]:
-    """How much of [start, end] lies in each of the equal cells of 0..1; rows sum to 1."""
+    """How much of [start, end] is in each of the equal cells of 0..1; rows sum to 1."""
     end = np.maximum(end, start + LEAST_SIDE)
     start = np.minimum(start, 1 - LEAST_SIDE)
     edges = np.arange(cells + 1, dtype=np.float32) / cells

@@ -428,7 +428,7 @@ def _first(names: Any, *candidates: str) -> str | None:
 
 
 def _class_names(path: Path) -> tuple[str, ...]:
-    """The classes of Visual Genome, if bottom-up's objects_vocab.txt lies beside the regions; else numbers."""
+    """The classes of Visual Genome, if bottom-up's objects_vocab.txt is beside the regions; else numbers."""
     folder = path if path.is_dir() else path.parent
     file = folder / "objects_vocab.txt"
     if file.is_file():

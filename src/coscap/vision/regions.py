@@ -43,9 +43,11 @@ class Recipe:
 
     def fields(self) -> dict[str, Any]:
         """For JSON. Fields that a recipe does not use are left out, so that older files keep their digests."""
-        told = asdict(self)
+        fields = asdict(self)
         return (
-            told if self.words else {name: told[name] for name in told if name not in ("words", "most_words")}
+            fields
+            if self.words
+            else {name: fields[name] for name in fields if name not in ("words", "most_words")}
         )
 
     @classmethod

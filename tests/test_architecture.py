@@ -1,0 +1,200 @@
+"""The house as docs/architecture.md draws it: imports point one way, one name has one meaning, words of the field."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+import coscap
+
+PACKAGE = Path(coscap.__file__).parent
+ROOT = Path(__file__).parents[1]
+
+# Small modules that rooms share, and what each of them may import itself.
+SHARED: dict[str, set[str]] = {
+    "errors": set(),
+    "__version__": set(),
+    "files": {"errors"},
+    "fetch": {"errors"},
+    "progress": {"errors"},
+    "alt": {"errors"},
+    "pages": {"errors", "files"},
+    "seam": {"vision"},  # the type of regions
+    "shipped": {"errors", "vision"},
+}
+SMALL = {"errors", "files", "progress", "__version__"}
+BELOW_DATA = {"text", "vision"}
+BELOW_MODELS = {"data", *BELOW_DATA}
+BELOW_CAPTIONER = {"models", "contexts", "search", "runtime", "metrics", *BELOW_MODELS}
+
+# What each room may import, besides itself and SMALL.
+ROOMS: dict[str, set[str]] = {
+    "text": set(),
+    "vision": {"fetch"},
+    "metrics": {"text"},
+    "data": BELOW_DATA,
+    "models": {"seam", "fetch", *BELOW_MODELS},
+    "search": {"seam", "text"},
+    "runtime": {"seam", "text", "vision", "search"},
+    "contexts": {"models", "shipped", *BELOW_MODELS},
+    "training": BELOW_CAPTIONER,
+    "export": {"models", "runtime", "seam", *BELOW_MODELS},
+    "captioner": {"alt", "seam", "shipped", *BELOW_CAPTIONER},
+    "analysis": {"pages", "seam", "shipped", *BELOW_CAPTIONER},
+    "report": {"pages", "captioner", "shipped", *BELOW_CAPTIONER},
+    "bulk": {"captioner", "search", "vision"},
+    "serve": {"captioner", "search", "vision", "metrics"},
+    "cli": {"analysis", "bulk", "captioner", "export", "report", "serve", "training", *SHARED, *BELOW_CAPTIONER},
+}  # fmt: skip
+NO_TORCH = ("text", "search", "metrics", "runtime", "seam", "alt", "files", "pages")
+PRIVATE = {"__init__", "__main__"}  # lazy public names; `python -m coscap`
+
+
+@lru_cache(maxsize=1)
+def modules() -> dict[Path, ast.Module]:
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return {path.relative_to(PACKAGE): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def room_of(path: Path) -> str:
+    return path.parts[0].removesuffix(".py")
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    """Every module that is imported anywhere in a file, whole names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            module = node.module or ""
+            yield from [f"coscap.{alias.name}" for alias in node.names] if module == "coscap" else [module]
+
+
+@lru_cache(maxsize=1)
+def arrows() -> dict[str, dict[str, Path]]:
+    """Room -> the rooms that it imports, each with a file that does so."""
+    found: dict[str, dict[str, Path]] = defaultdict(dict)
+    for path, tree in modules().items():
+        for name in imports(tree):
+            if name.startswith("coscap.") and (other := name.split(".")[1]) != room_of(path):
+                found[room_of(path)][other] = path
+    return found
+
+
+def test_every_room_is_in_the_table():
+    there = {room_of(path) for path in modules()} - PRIVATE
+    assert there <= {*ROOMS, *SHARED}, "give the new room its line in the table"
+    assert {*ROOMS, *SHARED} - there <= {"__version__", "runtime"}
+
+
+@pytest.mark.parametrize("room", [*ROOMS, *SHARED])
+def test_imports_point_one_way(room):
+    may = ROOMS[room] | SMALL if room in ROOMS else SHARED[room]
+    wrong = {other: str(path) for other, path in arrows()[room].items() if other not in may}
+    assert not wrong, f"{room} must not import {wrong}"
+
+
+def test_the_table_has_no_circle():
+    """Each room can be put below all that import it."""
+    left = {room: {other for other in may if other not in SMALL} for room, may in (ROOMS | SHARED).items()}
+    while left:
+        free = [room for room, may in left.items() if not may & left.keys()]
+        assert free, f"these import each other: {sorted(left)}"
+        for room in free:
+            del left[room]
+
+
+@pytest.mark.parametrize("module", [name for name in SHARED if name != "__version__"])
+def test_what_is_shared_is_used_by_two_rooms(module):
+    users = [room for room, others in arrows().items() if module in others]
+    assert len(users) >= 2, f"{module} is used by {users} alone and belongs there"
+
+
+def test_search_text_and_metrics_need_no_torch():
+    """Neither in their own imports nor in what those import."""
+    for path, tree in modules().items():
+        if room_of(path) in NO_TORCH:
+            heavy = {name for name in imports(tree) if name.split(".")[0] in ("torch", "safetensors")}
+            assert not heavy, f"{path} imports {heavy}"
+    code = (
+        "import sys; sys.modules['torch'] = None; "
+        "import coscap.search.generate, coscap.search.select, coscap.search.variations, coscap.metrics.evaluation, "
+        "coscap.seam, coscap.text, coscap.vision.regions"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_class_name_stands_twice():
+    places: dict[str, list[str]] = defaultdict(list)
+    for path, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(f"{path}:{node.lineno}")
+    assert len(places) > 100
+    assert not {name: where for name, where in places.items() if len(where) > 1}
+
+
+# Names of earlier versions that only their docstrings explained.
+GONE = {
+    "Said", "Turned", "Straight", "Looked", "Parts", "Chain", "Teacher", "Inferred", "Controls", "Wish", "Wishes",
+    "wish", "wishes", "machines", "said", "told", "bent", "barred", "spoken", "iter_contexts", "push_pretrained",
+    "predict_unknown",
+}  # fmt: skip
+
+
+def names(tree: ast.Module) -> Iterator[str]:
+    """Every identifier of a file."""
+    for node in ast.walk(tree):
+        for field in ("name", "id", "attr", "arg", "asname"):
+            name = getattr(node, field, None)
+            if isinstance(name, str):
+                yield name
+
+
+def test_names_are_the_fields_own():
+    for path, tree in modules().items():
+        assert not GONE & set(names(tree)), path
+
+
+def test_docstrings_are_plain_english():
+    odd = re.compile(r"\b(?:is|are|was|were|be|been) (?:told|spoken)\b|\blies\b", re.I)
+    for path, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node) or ""
+                assert not odd.search(text), f"{path}: {text!r}"
+
+
+def test_models_are_a_few_files():
+    """Fourteen with the three kinds of the paper's tables; a further kind is one file."""
+    from coscap.models import KINDS
+
+    files = {path.stem for path in modules() if path.parts[0] == "models" and len(path.parts) == 2}
+    kinds = {kind.__module__.rpartition(".")[2] for kind in KINDS.values()}
+    assert {"cos_cvae", "seq_cvae", "updown"} <= kinds <= files
+    assert len(files - kinds - {"__init__"}) + len({"kernels"}) <= 11
+
+
+def steps(heading: str) -> list[str]:
+    """The files that the page names on one way, in its order."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    part = text.split(f"## {heading}")[1].split("\n## ")[0]
+    return re.findall(r"^\d+\. `([\w/]+\.py)`", part, re.M)
+
+
+@pytest.mark.parametrize(
+    "heading, most", [("The way of a photograph", 8), ("The way of a training caption", 6)]
+)
+def test_the_ways_of_the_page_are_short_and_there(heading, most):
+    found = steps(heading)
+    assert 4 <= len(found) <= most
+    for name in found:
+        assert (PACKAGE / name).is_file(), name
