@@ -123,6 +123,7 @@ class CaptionModel(nn.Module, ABC):
     splits_objects: ClassVar[bool] = False  # z^m and z^o can be held, moved and exchanged apart
     learns_from_pseudo: ClassVar[bool] = False  # `coscap.models.pseudo` can fill slots with it
     embeds_words: ClassVar[bool] = True  # posteriors and priors read words, besides the decoder
+    own_settings: ClassVar[tuple[str, ...]] = ()  # fields of ModelConfig that only some kinds know
 
     def __init__(self, config: ModelConfig, decoder: type[UpDownDecoder] = UpDownDecoder) -> None:
         super().__init__()
@@ -142,6 +143,10 @@ class CaptionModel(nn.Module, ABC):
     def latent_widths(cls, config: ModelConfig) -> tuple[int, int]:
         """Widths of z^m_t (or of all of z_t) and of z^o_t; 0 where there is none."""
         return 0, 0
+
+    @classmethod
+    def check(cls, config: ModelConfig) -> None:
+        """Refuse a configuration that this kind cannot be built from, by a ValueError."""
 
     @property
     def latent_priors(self) -> dict[str, Prior]:

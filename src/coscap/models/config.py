@@ -17,7 +17,7 @@ class ModelConfig(BaseModel):
     kind: str = "cos_cvae"
     """Which model: cos_cvae (the context-object split), seq_cvae (one latent sequence), updown (no latents)."""
     decoder: str = "updown"
-    """Which decoder: updown."""
+    """Which decoder: updown (attention over regions), mean (one LSTM on the mean feature, without attention)."""
     vocabulary: int = Field(10_000, ge=7)
     """Entries of the vocabulary, the six special ones included."""
 
@@ -146,6 +146,19 @@ class ModelConfig(BaseModel):
             raise ValueError("mean_over: grid needs grid: true")
         if self.detections == 0 and not self.grid:
             raise ValueError("detections: 0 needs grid: true, or nothing is left to look at")
+        kind, decoder = KINDS[self.kind], DECODERS[self.decoder]
+        for name in self.model_fields_set:
+            owners = [each for each, other in KINDS.items() if name in other.own_settings]
+            if (
+                owners
+                and self.kind not in owners
+                and getattr(self, name) != type(self).model_fields[name].default
+            ):
+                raise ValueError(
+                    f"{name} is a setting of {' and '.join(owners)}; a {self.kind} does not know it"
+                )
+        kind.check(self)
+        decoder.check(self, kind.latent_widths(self)[1])
         return self
 
     @property

@@ -13,11 +13,12 @@ from coscap.models.base import CaptionModel
 from coscap.models.config import ModelConfig, read_config
 from coscap.models.cos_cvae import CosCvae
 from coscap.models.decoder import UpDownDecoder
+from coscap.models.mean_decoder import MeanDecoder
 from coscap.models.seq_cvae import SeqCvae
 from coscap.models.updown import UpDown
 
 KINDS: dict[str, type[CaptionModel]] = {"cos_cvae": CosCvae, "seq_cvae": SeqCvae, "updown": UpDown}
-DECODERS: dict[str, type[UpDownDecoder]] = {"updown": UpDownDecoder}
+DECODERS: dict[str, type[UpDownDecoder]] = {"updown": UpDownDecoder, "mean": MeanDecoder}
 PRESETS = ("paper", "released", "small")
 
 
