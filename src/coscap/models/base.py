@@ -97,6 +97,7 @@ class InferredLatents:
     kl_object: Tensor | None = None  # (N, Zo)
     extra: Tensor | None = None  # (B,) further losses
     object_draws: Tensor | None = None  # (N,) the words at which z^o is drawn; None: all
+    context_draws: Tensor | None = None  # (N,) the words at which z^m is drawn; None: all
 
     @property
     def z(self) -> Tensor | None:
@@ -271,7 +272,9 @@ class CaptionModel(nn.Module, ABC):
                 free = whole.clamp(min=floor)
             return whole, free, kl.detach().mean(0)
 
-        kl_context, free_context, context_dimensions = summed(latents.kl_context, config.free_bits_context)
+        kl_context, free_context, context_dimensions = summed(
+            latents.kl_context, config.free_bits_context, latents.context_draws
+        )
         kl_object, free_object, object_dimensions = summed(
             latents.kl_object, config.free_bits_object, latents.object_draws
         )

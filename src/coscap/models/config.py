@@ -15,7 +15,8 @@ class ModelConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     kind: str = "cos_cvae"
-    """Which model: cos_cvae (the context-object split), seq_cvae (one latent sequence), updown (no latents)."""
+    """Which model: cos_cvae (the context-object split), seq_cvae (one latent sequence), ag_cvae (one latent a caption,
+    prior from the detected categories), updown (no latents)."""
     decoder: str = "updown"
     """Which decoder: updown (attention over regions), mean (one LSTM on the mean feature, without attention)."""
     vocabulary: int = Field(10_000, ge=7)
@@ -99,6 +100,9 @@ class ModelConfig(BaseModel):
     """p(z^o_t) is given z^m_t (eq. 4) or z^m_{t-1} (the paper's appendix)."""
     initial_log_variance: float = 0.0
     """Log variance of both posteriors before training; below 0 they start out informative."""
+
+    category_deviation: float = Field(0.1, gt=0)
+    """Standard deviation of the prior of an ag_cvae, the same for all categories and dimensions."""
 
     word_dropout: float = Field(0.0, ge=0, le=1)
     """In training, the share of the decoder's input words that are replaced by <unk>."""

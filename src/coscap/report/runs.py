@@ -23,6 +23,8 @@ METHODS = {
     "paired": "COS-CVAE (paired)",
     "seq_cvae": "Seq-CVAE (attn)",
     "seq_cvae, mean": "Seq-CVAE",
+    "ag_cvae, mean": "AG-CVAE",
+    "ag_cvae": "AG-CVAE (attn)",
     "updown": "UpDown",
 }
 """The paper's name of each kind of run; a kind that the paper does not have is called by its own name. The decoder is
