@@ -45,7 +45,9 @@ def test_what_is_not_registered_is_refused_by_name():
         UserError, match=r"run\.yaml: there is no model of the kind 'vae'; choose one of cos_cvae, "
     ):
         read_config({"kind": "vae"}, "run.yaml")
-    with pytest.raises(UserError, match=r"run\.yaml: there is no decoder 'lstm'; choose one of updown\."):
+    with pytest.raises(
+        UserError, match=r"run\.yaml: there is no decoder 'lstm'; choose one of updown, mean\."
+    ):
         read_config({"decoder": "lstm"}, "run.yaml")
 
 

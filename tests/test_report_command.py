@@ -18,7 +18,7 @@ from coscap.metrics.intervals import mean
 from coscap.models import build_model, preset, save_pretrained
 from coscap.report import figures as figures_of_page
 from coscap.report import sampling, tables
-from coscap.report.build import Measured, methods
+from coscap.report.build import WORDS, Measured, methods
 from coscap.report.runs import open_run, open_runs
 from coscap.vision.store import RegionStore
 from search_tiny import one_thread as one_thread
@@ -88,7 +88,8 @@ def made(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_tables_figures_and_numbers_of_every_kind_of_run(made: Path) -> None:
     page = (made / "README.md").read_text()
-    for row in ("COS-CVAE", "COS-CVAE (paired)", "Seq-CVAE (attn)", "UpDown, beam", "UpDown, diverse beam"):
+    rows = ["COS-CVAE", "COS-CVAE (paired)", "Seq-CVAE (attn)", "UpDown, beam", "UpDown, diverse beam"]
+    for row in (*rows, *(f"UpDown, {words}" for words in WORDS)):
         assert f"| **{row}** |" in page
     assert "without those of the models that COS-CVAE (paired) began with" in page and "| + 10 |" in page
     assert "steps after those of the model that the run began with" in page
@@ -100,16 +101,21 @@ def test_tables_figures_and_numbers_of_every_kind_of_run(made: Path) -> None:
     assert "Novel objects" not in page
     lines = page.splitlines()
     reached = next(line for line in lines if line.startswith("| `oracle/6/CIDEr` | -1 |"))
-    assert reached.count("✓") == 5
+    assert reached.count("✓") == 5 + len(WORDS)
     assert "✓" not in next(line for line in lines if line.startswith("| `consensus/6/CIDEr` | 99 |"))
     told = json.loads((made / "results.json").read_text(), parse_constant=lambda name: pytest.fail(name))
-    assert [each["role"] for each in told["methods"]] == ["pseudo", "paired", "seq_cvae", "beam", "diverse"]
+    roles = ["pseudo", "paired", "seq_cvae", "beam", "diverse", *WORDS]
+    assert [each["role"] for each in told["methods"]] == roles
     first = told["methods"][0]
     assert len(first["seeds"]) == 2 and first["training"]["pseudo weight"] == 0.2
     one, other = (seed["oracle/6/CIDEr"] for seed in first["seeds"])
     assert first["mean"]["oracle/6/CIDEr"] == pytest.approx((one + other) / 2)
     assert first["deviation"]["oracle/6/CIDEr"] == pytest.approx(abs(one - other) / 2**0.5)
     assert told["methods"][3]["deviation"] == {}  # a beam has no seeds
+    unique = {each["role"]: each["mean"]["all/6/unique"] for each in told["methods"] if each["role"] in WORDS}
+    assert unique["words at 0.3"] < unique["words at 1"] and len(told["methods"][5]["seeds"]) == 2
+    assert "-n 6 --do-sample --temperature 0.3 --top-p 1 --seed 0 --out samples.json" in page
+    assert "-n 6 --do-sample --temperature 1 --top-p 0.9 --seed 0 --out samples.json" in page
     low, high = first["intervals"]["oracle/6/CIDEr"]
     assert low < first["mean"]["oracle/6/CIDEr"] < high
     assert f"{first['mean']['oracle/6/CIDEr']:.3f} ± {(high - low) / 2:.3f}" in page
@@ -202,7 +208,10 @@ def test_a_kind_that_the_paper_does_not_have_is_called_by_its_own_name(world: Pa
     for method in methods([run, replace(run, name="nbt, beam", has_latents=False)], 2, 1):
         figures = {f"{kind}/2/CIDEr": mean(np.arange(4.0)) for kind in ("oracle", "average", "worst")}
         measured.append(Measured.of(method, [figures], 4))
-    assert [each.method.role for each in measured] == ["nbt", "nbt, beam", "nbt, diverse"]
+    assert [each.method.role for each in measured] == [
+        *("nbt", "nbt, beam", "nbt, diverse"),
+        *(f"nbt, {words}" for words in WORDS),
+    ]
     assert "| **nbt** |" in tables.oracle(measured, 2) and "COS-CVAE, paper" in tables.oracle(measured, 20)
     assert tables.checks(measured, 2) == []
     assert figures_of_page.by_samples(measured, (2,), tmp_path / "cider").is_file()

@@ -97,6 +97,7 @@ class InferredLatents:
     kl_object: Tensor | None = None  # (N, Zo)
     extra: Tensor | None = None  # (B,) further losses
     object_draws: Tensor | None = None  # (N,) the words at which z^o is drawn; None: all
+    context_draws: Tensor | None = None  # (N,) the words at which z^m is drawn; None: all
 
     @property
     def z(self) -> Tensor | None:
@@ -123,6 +124,7 @@ class CaptionModel(nn.Module, ABC):
     splits_objects: ClassVar[bool] = False  # z^m and z^o can be held, moved and exchanged apart
     learns_from_pseudo: ClassVar[bool] = False  # `coscap.models.pseudo` can fill slots with it
     embeds_words: ClassVar[bool] = True  # posteriors and priors read words, besides the decoder
+    own_settings: ClassVar[tuple[str, ...]] = ()  # fields of ModelConfig that only some kinds know
 
     def __init__(self, config: ModelConfig, decoder: type[UpDownDecoder] = UpDownDecoder) -> None:
         super().__init__()
@@ -142,6 +144,10 @@ class CaptionModel(nn.Module, ABC):
     def latent_widths(cls, config: ModelConfig) -> tuple[int, int]:
         """Widths of z^m_t (or of all of z_t) and of z^o_t; 0 where there is none."""
         return 0, 0
+
+    @classmethod
+    def check(cls, config: ModelConfig) -> None:
+        """Refuse a configuration that this kind cannot be built from, by a ValueError."""
 
     @property
     def latent_priors(self) -> dict[str, Prior]:
@@ -266,7 +272,9 @@ class CaptionModel(nn.Module, ABC):
                 free = whole.clamp(min=floor)
             return whole, free, kl.detach().mean(0)
 
-        kl_context, free_context, context_dimensions = summed(latents.kl_context, config.free_bits_context)
+        kl_context, free_context, context_dimensions = summed(
+            latents.kl_context, config.free_bits_context, latents.context_draws
+        )
         kl_object, free_object, object_dimensions = summed(
             latents.kl_object, config.free_bits_object, latents.object_draws
         )

@@ -15,9 +15,10 @@ class ModelConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     kind: str = "cos_cvae"
-    """Which model: cos_cvae (the context-object split), seq_cvae (one latent sequence), updown (no latents)."""
+    """Which model: cos_cvae (the context-object split), seq_cvae (one latent sequence), ag_cvae (one latent a caption,
+    prior from the detected categories), updown (no latents)."""
     decoder: str = "updown"
-    """Which decoder: updown."""
+    """Which decoder: updown (attention over regions), mean (one LSTM on the mean feature, without attention)."""
     vocabulary: int = Field(10_000, ge=7)
     """Entries of the vocabulary, the six special ones included."""
 
@@ -100,6 +101,9 @@ class ModelConfig(BaseModel):
     initial_log_variance: float = 0.0
     """Log variance of both posteriors before training; below 0 they start out informative."""
 
+    category_deviation: float = Field(0.1, gt=0)
+    """Standard deviation of the prior of an ag_cvae, the same for all categories and dimensions."""
+
     word_dropout: float = Field(0.0, ge=0, le=1)
     """In training, the share of the decoder's input words that are replaced by <unk>."""
     object_word_dropout: float | None = Field(None, ge=0, le=1)
@@ -146,6 +150,19 @@ class ModelConfig(BaseModel):
             raise ValueError("mean_over: grid needs grid: true")
         if self.detections == 0 and not self.grid:
             raise ValueError("detections: 0 needs grid: true, or nothing is left to look at")
+        kind, decoder = KINDS[self.kind], DECODERS[self.decoder]
+        for name in self.model_fields_set:
+            owners = [each for each, other in KINDS.items() if name in other.own_settings]
+            if (
+                owners
+                and self.kind not in owners
+                and getattr(self, name) != type(self).model_fields[name].default
+            ):
+                raise ValueError(
+                    f"{name} is a setting of {' and '.join(owners)}; a {self.kind} does not know it"
+                )
+        kind.check(self)
+        decoder.check(self, kind.latent_widths(self)[1])
         return self
 
     @property

@@ -14,7 +14,7 @@ another one can take its place: it needs `encode`, `forward`, `start` and `step`
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -76,6 +76,8 @@ class EncodedRegions:
 class UpDownDecoder(nn.Module):
     """`latent` is the width of z_t, `objects` that of z^o_t for the further inlets (0: there is none)."""
 
+    attends: ClassVar[bool] = True  # it looks at regions, so that slots can be filled from them
+
     def __init__(self, config: ModelConfig, latent: int, objects: int) -> None:
         super().__init__()
         attention, language = config.attention_lstm, config.language_lstm
@@ -96,6 +98,10 @@ class UpDownDecoder(nn.Module):
             uniform(config.attention_width, objects, width=objects) if "query" in inlets else None
         )
         self.language_latent = uniform(4 * language, objects, width=objects) if "language" in inlets else None
+
+    @classmethod
+    def check(cls, config: ModelConfig, objects: int) -> None:
+        """Refuse settings that this decoder does not know, by a ValueError; `objects` is the width of z^o_t."""
 
     @property
     def weights(self) -> CellWeights:

@@ -111,6 +111,7 @@ class LatentState:
     lengths: Tensor | None = None  # (N,) for how many words they are given
     noise: Tensor | None = None  # (N, T, Z) noise to use instead of that of the keys
     drawn: Tensor | None = None  # (N,) values drawn so far, where that is not one for each word
+    condition: Tensor | None = None  # (N, D) what the draw depends on, where there is one for a whole caption
 
     @classmethod
     def start(
@@ -119,6 +120,16 @@ class LatentState:
         state = prior.start(len(keys))
         z = state.h.new_zeros(len(keys), latent)
         return cls(state, z, keys, given, None if given is None else lengths)
+
+    @classmethod
+    def once(
+        cls, condition: Tensor, latent: int, keys: Tensor, given: Tensor | None, lengths: Tensor
+    ) -> "LatentState":
+        """A latent that is drawn before the first word and stays; condition: (N, D)"""
+        nothing = condition.new_zeros(len(keys), 0)
+        z = condition.new_zeros(len(keys), latent)
+        lengths_given = None if given is None else lengths
+        return cls(PriorState(nothing, nothing), z, keys, given, lengths_given, condition=condition)
 
     def draw_where(
         self, anew: Tensor, p: Gaussian, prior: PriorState, stream: int, temperature: float, mode: str
@@ -139,11 +150,17 @@ class LatentState:
         self, p: Gaussian, prior: PriorState, stream: int, step: int, temperature: float, mode: str
     ) -> "LatentState":
         """The state one word on, with z drawn from p or taken from what was given."""
-        if self.noise is None:
-            noise = normals(self.keys, stream, step, self.z.shape[1]).to(p.mean.dtype)
-        else:
-            noise = self.noise[:, step]
-        z = p.sample(noise, temperature, mode)
+        z = p.sample(self.noise_of(stream, step, p.mean.dtype), temperature, mode)
+        return self.next(z, prior, step)
+
+    def noise_of(self, stream: int, step: int, dtype: torch.dtype) -> Tensor:
+        """(N, Z)"""
+        if self.noise is not None:
+            return self.noise[:, step]
+        return normals(self.keys, stream, step, self.z.shape[1]).to(dtype)
+
+    def next(self, z: Tensor, prior: PriorState, step: int) -> "LatentState":
+        """The state one word on, with z or with what was given; z: (N, Z)"""
         if self.given is not None and self.lengths is not None and step < self.given.shape[1]:
             z = torch.where((self.lengths > step)[:, None], self.given[:, step], z)
         return replace(self, prior=prior, z=z)

@@ -21,6 +21,8 @@ class RegionValues(OnDevice):
     values: Tensor  # (P, R, F)
     mask: Tensor  # (P, R) bool, at least one True in each row
     mean: Tensor  # (P, F) v-bar
+    labels: Tensor | None = None  # (P, R) the class of each region; below 0 for none
+    scores: Tensor | None = None  # (P, R)
 
 
 class RegionEncoder(nn.Module):
@@ -61,7 +63,9 @@ class RegionEncoder(nn.Module):
         chosen = {"all": used, "detections": detected, "grid": grid}[self.config.mean_over]
         weights = or_else(chosen & used, used).to(values.dtype)
         weights = weights / weights.sum(1, keepdim=True)
-        return RegionValues(values=values, mask=used, mean=torch.einsum("pr,prf->pf", weights, values))
+        mean = torch.einsum("pr,prf->pf", weights, values)
+        width = used.shape[1]
+        return RegionValues(values, used, mean, regions.labels[:, :width], regions.scores[:, :width])
 
     def encode(self, regions: RegionBatch, used: Tensor) -> Tensor:
         """The value of each region. used: (P, R') -> (P, R', F)"""

@@ -9,15 +9,22 @@ from typing import Any
 import yaml
 
 from coscap.errors import UserError
+from coscap.models.ag_cvae import AgCvae
 from coscap.models.base import CaptionModel
 from coscap.models.config import ModelConfig, read_config
 from coscap.models.cos_cvae import CosCvae
 from coscap.models.decoder import UpDownDecoder
+from coscap.models.mean_decoder import MeanDecoder
 from coscap.models.seq_cvae import SeqCvae
 from coscap.models.updown import UpDown
 
-KINDS: dict[str, type[CaptionModel]] = {"cos_cvae": CosCvae, "seq_cvae": SeqCvae, "updown": UpDown}
-DECODERS: dict[str, type[UpDownDecoder]] = {"updown": UpDownDecoder}
+KINDS: dict[str, type[CaptionModel]] = {
+    "cos_cvae": CosCvae,
+    "seq_cvae": SeqCvae,
+    "ag_cvae": AgCvae,
+    "updown": UpDown,
+}
+DECODERS: dict[str, type[UpDownDecoder]] = {"updown": UpDownDecoder, "mean": MeanDecoder}
 PRESETS = ("paper", "released", "small")
 
 

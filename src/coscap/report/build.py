@@ -13,10 +13,16 @@ from coscap.metrics.grams import Floats
 from coscap.metrics.intervals import Bootstrap, PairedDifference, Statistics, interval, paired_difference
 from coscap.report.measure import Figures, Measurer, Ranker, check_meteor
 from coscap.report.runs import METHODS, Run, open_runs
-from coscap.report.sampling import Sampler, SampleSet, beam_settings, latent_settings
+from coscap.report.sampling import Sampler, SampleSet, beam_settings, latent_settings, word_settings
 from coscap.vision.stores import Stores
 
 SMALL = 20  # the smaller of the paper's two numbers of samples
+
+WORDS = {
+    **{f"words at {temperature:g}": (temperature, 1.0) for temperature in (0.3, 0.5, 0.7, 1.0)},
+    "nucleus 0.9": (1.0, 0.9),
+}
+"""Sampling without latents: the temperature of the words and top_p of each row."""
 
 PUBLISHED_AS = {**METHODS, "beam": "Beam search", "diverse": "Div-BS"}
 """The paper's name of each role, for the rows beside ours; roles that the paper does not have are not in it."""
@@ -164,7 +170,7 @@ def build(options: ReportOptions, tell: Callable[[str], None]) -> ReportResults:
 
 
 def methods(runs: Sequence[Run], samples: int, seeds: int, temperature: float = 1.0) -> list[Method]:
-    """Latent draws of every run that has latents; beam and diverse beam search of every run that has none."""
+    """Latent draws of every run that has latents; beam, diverse beam and words drawn from every run that has none."""
     found = []
     budgets = tuple(sorted({min(SMALL, samples), samples}))
     for run in runs:
@@ -177,6 +183,10 @@ def methods(runs: Sequence[Run], samples: int, seeds: int, temperature: float = 
             each = {n: (SampleSet(run, beam_settings(search), n),) for n in budgets}
             role = search if run.role == "updown" else f"{run.role}, {search}"
             found.append(Method(f"{run.name}, {label}", role, run, each, {n: (n,) for n in budgets}))
+        for label, (warmth, top_p) in WORDS.items():
+            sets = tuple(SampleSet(run, word_settings(seed, warmth, top_p), samples) for seed in range(seeds))
+            role = label if run.role == "updown" else f"{run.role}, {label}"
+            found.append(Method(f"{run.name}, {label}", role, run, {samples: sets}, {samples: budgets}))
     return found
 
 

@@ -9,7 +9,7 @@ from coscap import __version__
 from coscap.files import write_json, write_text
 from coscap.pages import shown, table
 from coscap.report import figures, tables
-from coscap.report.build import ReportResults
+from coscap.report.build import WORDS, ReportResults
 from coscap.report.measure import KEPT
 
 MARK = "coscap results 2"
@@ -212,6 +212,10 @@ def _commands(results: ReportResults, command: Sequence[str]) -> str:
                 f"{place} -n {n} --search {search} --out samples.json"
                 for search in ("beam", "diverse")
                 for n in options.budgets
+            ]
+            lines += [
+                f"{place} -n {large} --do-sample --temperature {warmth:g} --top-p {top_p:g} --seed 0 --out samples.json"
+                for warmth, top_p in WORDS.values()
             ]
     objects = ",novel_objects" if results.novel_objects else ""
     lines += [

@@ -16,9 +16,13 @@ METHODS = {
     "pseudo": "COS-CVAE",
     "paired": "COS-CVAE (paired)",
     "seq_cvae": "Seq-CVAE (attn)",
+    "seq_cvae, mean": "Seq-CVAE",
+    "ag_cvae, mean": "AG-CVAE",
+    "ag_cvae": "AG-CVAE (attn)",
     "updown": "UpDown",
 }
-"""The paper's name of each kind of run; a kind that the paper does not have is called by its own name."""
+"""The paper's name of each kind of run; a kind that the paper does not have is called by its own name. The decoder is
+named where it is not the up-down one."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,9 @@ def open_run(given: str) -> Run:
     if kind in KINDS and KINDS[kind].learns_from_pseudo:
         with_pseudo = bool(setup.get("pseudo")) if setup else name == METHODS["pseudo"]
         role = "pseudo" if with_pseudo else "paired"
+    decoder = config["model"].get("decoder", "updown")
+    if decoder != "updown":
+        role = f"{role}, {decoder}"
     return Run(
         name=name or METHODS.get(role, role),
         given=str(path),

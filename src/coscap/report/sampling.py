@@ -47,6 +47,11 @@ def beam_settings(search: str) -> SearchSettings:
     return SearchSettings(search=search)  # type: ignore[arg-type]
 
 
+def word_settings(seed: int, temperature: float, top_p: float) -> SearchSettings:
+    """Words drawn one by one from a model without latents."""
+    return SearchSettings(seed=seed, do_sample=True, temperature=temperature, top_p=top_p)
+
+
 @dataclass(frozen=True)
 class SampleSet:
     """One set of samples of one run."""

@@ -26,7 +26,7 @@ from coscap.data import Prepared, open_prepared
 from coscap.data.loader import Loader
 from coscap.errors import UserError
 from coscap.files import read_json, write_json
-from coscap.models import KINDS, CaptionModel, ModelConfig, build_model, keep_freed_memory, preset
+from coscap.models import DECODERS, KINDS, CaptionModel, ModelConfig, build_model, keep_freed_memory, preset
 from coscap.training.checkpoint import checkpoints, sweep
 from coscap.training.config import TrainConfig, differences, read_config, write_config
 from coscap.training.distributed import Ranks, join
@@ -131,6 +131,11 @@ def _check_kind(config: TrainConfig, model: ModelConfig) -> None:
         raise UserError(
             f"field pseudo: a {model.kind} cannot learn from pseudo captions, only a {' or '.join(able)} can; "
             "leave out `pseudo`, or change model.kind."
+        )
+    if config.pseudo is not None and not DECODERS[model.decoder].attends:
+        raise UserError(
+            f"field pseudo: the decoder {model.decoder} looks at no region that could fill a slot; "
+            "leave out `pseudo`, or set model.decoder to updown."
         )
 
 

@@ -1,0 +1,113 @@
+"""AG-CVAE (Wang et al. 2017): one latent a caption, whose prior is put together from the detected categories.
+
+x, v-bar ─▶ LSTM ─▶ h_T ┐
+classes, scores ─▶ c ─▶ sum_k c_k mu_k ┬─▶ linear ─▶ q(z | x, c, I) ─▶ z ─▶ decoder, at each word ─▶ x
+                                       └─▶ p(z | c) = N(sum_k c_k mu_k, sigma^2)
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from coscap.data.batch import Batch
+from coscap.models.base import CONTEXT_NOISE, InferredLatents, LatentStart, TeacherForcedBatch
+from coscap.models.config import ModelConfig
+from coscap.models.decoder import DecodeState, UpDownDecoder
+from coscap.models.kernels import UniqueTokens
+from coscap.models.latents import Gaussian, Latents, LatentState, kl
+from coscap.models.once import CaptionEncoder, CaptionLatentModel
+from coscap.models.regions import RegionValues
+
+
+class AgCvae(CaptionLatentModel):
+    """q(z | x, c, I), p(z | c), p(x_t | x_{<t}, z, I)"""
+
+    title = "AG-CVAE"
+    own_settings = ("category_deviation",)
+
+    def __init__(self, config: ModelConfig, decoder: type[UpDownDecoder] = UpDownDecoder) -> None:
+        super().__init__(config, decoder)
+        width = config.context_latent
+        directions = torch.randn(config.classes + 1, width)  # the last one is for pictures without a category
+        self.means = nn.Parameter(directions / directions.norm(dim=1, keepdim=True))  # (C + 1, Z) mu_k
+        self.encoder = CaptionEncoder(config)
+        self.posterior = nn.Linear(config.context_posterior + width, 2 * width)
+        with torch.no_grad():  # begins as the prior: the same mean, the same deviation
+            self.posterior.bias[:width] = 0
+            self.posterior.bias[width:] = self.log_variance + config.initial_log_variance
+
+    @classmethod
+    def check(cls, config: ModelConfig) -> None:
+        if not config.classes:
+            raise ValueError("an ag_cvae needs regions with classes, and the recipe of these has none")
+        if config.detections == 0:
+            raise ValueError(
+                "an ag_cvae needs detections, from which its prior is made; leave out detections: 0"
+            )
+
+    @classmethod
+    def latent_widths(cls, config: ModelConfig) -> tuple[int, int]:
+        return config.context_latent, 0
+
+    @property
+    def log_variance(self) -> float:
+        """of the prior, log sigma^2"""
+        return 2 * math.log(self.config.category_deviation)
+
+    def expect(self, regions: RegionValues) -> Gaussian:
+        """p(z | c) of each picture, (P, Z)."""
+        weights = category_weights(regions, self.config.classes).to(self.means.dtype)
+        mean = weights @ self.means
+        return Gaussian(mean, torch.full_like(mean, self.log_variance))
+
+    def infer_caption(self, forced: TeacherForcedBatch) -> tuple[Tensor, Gaussian, Gaussian]:
+        """A draw z (B, Z), q and p of each caption."""
+        expected, rows = self.expect(forced.regions), forced.batch.rows
+        p = Gaussian(expected.mean[rows], expected.log_variance[rows])
+        read = self.encoder(self.posterior_words(forced.targets), forced)  # (B, H)
+        shift, log_variance = self.posterior(torch.cat([read, p.mean], dim=1)).chunk(2, dim=1)
+        q = Gaussian(p.mean + self.config.category_deviation * shift, log_variance)
+        return q.sample(self.caption_noise(forced, shift.shape[1]).to(shift.dtype)), q, p
+
+    def infer(self, forced: TeacherForcedBatch, objects: str) -> InferredLatents:
+        z, q, p = self.infer_caption(forced)
+        cost, drawn = self.at_first_words(forced, kl(q, p))
+        return InferredLatents(context=z[forced.packing.captions], kl_context=cost, context_draws=drawn)
+
+    def encode(
+        self, batch: Batch, *, generator: torch.Generator | None = None, keys: Tensor | None = None
+    ) -> Latents:
+        """The posterior of each caption's latent and a draw from it, (B, 1, Z)."""
+        z, q, _ = self.infer_caption(self.teacher_force(batch, generator, keys))
+        posterior = Gaussian(q.mean[:, None], q.log_variance[:, None])
+        return Latents(lengths=batch.lengths, context=z[:, None], context_posterior=posterior)
+
+    def start_latents(
+        self, regions: RegionValues, context_keys: Tensor, object_keys: Tensor, given: Latents
+    ) -> LatentStart:
+        mean = self.expect(regions).mean  # (P, Z)
+        mean = mean.repeat_interleave(len(context_keys) // len(mean), dim=0)  # (N, Z)
+        return LatentStart(LatentState.once(mean, mean.shape[1], context_keys, given.context, given.lengths))
+
+    def draw(self, tokens: UniqueTokens, state: DecodeState) -> tuple[LatentState | None, LatentState | None]:
+        """z ~ p(z | c) before the first word, the same z from then on."""
+        latent, shared = state.context, state.shared
+        if state.step:
+            return latent, None
+        assert latent is not None and latent.condition is not None
+        p = Gaussian(latent.condition, torch.full_like(latent.condition, self.log_variance))
+        return latent.draw(p, latent.prior, CONTEXT_NOISE, 0, shared.temperatures[0], shared.mode), None
+
+
+def category_weights(regions: RegionValues, classes: int) -> Tensor:
+    """c (P, C + 1): the greatest score of each detected category, divided by their sum; the last weight is 1 where
+    nothing was detected, otherwise 0."""
+    assert regions.labels is not None and regions.scores is not None
+    detected = regions.mask & (regions.labels >= 0) & (regions.labels < classes)
+    scores = torch.where(detected, regions.scores, 0)
+    labels = torch.where(detected, regions.labels, classes)
+    best = scores.new_zeros(len(labels), classes + 1).scatter_reduce(1, labels, scores, "amax")
+    total = best.sum(1, keepdim=True)  # what is not detected has score 0
+    best[:, classes:] = torch.where(total > 0, 0.0, 1.0)
+    return best / best.sum(1, keepdim=True)
