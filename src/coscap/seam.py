@@ -119,7 +119,8 @@ class LatentValues:
 
     lengths: Ints  # (N,) tokens that the values are given for; later ones are drawn
     context: Floats | None = None  # (N, T, Zm)
-    objects: Floats | None = None  # (N, T, Zo)
+    objects: Floats | None = None  # (N, T, Zo), or (N, K, Zo) where z^o is drawn once for each object
+    object_lengths: Ints | None = None  # (N,) how many of K are given
 
     def repeat(self, count: int) -> "LatentValues":
         """`count` copies of a single row."""
@@ -127,7 +128,7 @@ class LatentValues:
         def copies(values: Any) -> Any:
             return None if values is None else np.repeat(values, count, axis=0)
 
-        return LatentValues(copies(self.lengths), copies(self.context), copies(self.objects))
+        return LatentValues(**{each.name: copies(getattr(self, each.name)) for each in fields(self)})
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
-"""The three graphs of a captioner, as modules that torch can export.
+"""The two graphs of a captioner, as modules that torch can export.
 
 regions ─▶ start ─▶ pictures (what attention, decoder and priors need of each picture, once)
-tokens, noise, pictures, states ─▶ priors ─▶ z^m, z^o, states          eq. 4; not for an up-down model
-tokens, z^m, z^o, pictures, states ─▶ decoder ─▶ log-probabilities, attention, states
+tokens, noise, pictures, states ─▶ step ─▶ log-probabilities, attention, states
+                                    │ priors ─▶ z^m, z^o (eq. 4; not in an up-down model) ─▶ decoder
 
-N rows are N captions being written; `owners` (N,) names the picture of each among P. Everything is computed by the
-model's own parts. Only what shares work between rows in torch is left out: it looks at values, and a graph cannot.
+N rows are N captions being written; `owners` (N,) names the picture of each among P. The U different tokens among the
+rows' last ones are `ids` (U,), and `places` (N,) says which is whose, so that each is projected once. Everything is
+computed by the model's own parts. Only what looks at values is left out, because a graph cannot.
 """
 
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 from coscap.data.batch import RegionBatch
 from coscap.errors import UserError
 from coscap.models import CaptionModel
-from coscap.models.decoder import DecodeState, EncodedRegions, Shared
+from coscap.models.decoder import DecodeState, EncodedRegions, Shared, WordEmbedding
 from coscap.models.kernels import (
     CellRegions,
     CellState,
@@ -26,7 +28,8 @@ from coscap.models.kernels import (
     UniqueTokens,
 )
 from coscap.models.latents import LatentState, Prior, PriorState
-
+from coscap.models.regions import RegionEncoder
+from coscap.text.vocabulary import UNK
 
 @dataclass(frozen=True)
 class Port:
@@ -53,7 +56,7 @@ class StartGraph(Graph):
 
     def __init__(self, model: CaptionModel) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.regions = model, _own_words(model)
         width = model.config.region_width
         self.inputs = (
             Port("features", ("P", "R", width)),
@@ -69,117 +72,126 @@ class StartGraph(Graph):
     ) -> tuple[Tensor, ...]:
         model = self.model
         # Padding stays: how much of it there is depends on the values, which a graph cannot look at.
-        regions = model.regions(RegionBatch(features, boxes, labels, scores, mask, labels[:, 0]), trim=False)
+        regions = self.regions(RegionBatch(features, boxes, labels, scores, mask, labels[:, 0]), trim=False)
         encoded = model.decoder.encode(regions)
         gates = [each.pictures(regions.mean).expand(regions.mean.shape[0], -1) for each in _gates(model)[1:]]
         return (*encoded.cell[:3], encoded.gates, *gates)
 
 
-class PriorsGraph(Graph):
-    """tokens, owners, noise, temperatures, pictures, states -> z^m (, z^o), states"""
+class StepGraph(Graph):
+    """ids, places, owners, temperatures, latents, pictures, states -> log-probabilities, attention, states
 
-    name, fixed = "priors", 3
+    Of each latent it takes noise, and a value that is used instead of a draw in the rows where `use` is 1.
+    """
 
-    def __init__(self, model: CaptionModel) -> None:
-        super().__init__()
-        self.model = model
-        states = _prior_states(model)
-        gates = [port for port in _pictures(model) if port.name.endswith("_gates")][1:]
-        self.inputs = (
-            Port("tokens", ("N",), "int64"),
-            Port("owners", ("N",), "int64"),
-            Port("temperatures", (2,)),
-            *(Port(f"{name}_noise", ("N", _width(prior))) for name, prior in model.latent_priors.items()),
-            *gates,
-            *states,
-        )
-        self.outputs = tuple(Port(f"next_{port.name}", port.sizes) for port in states)
-
-    def forward(
-        self, tokens: Tensor, owners: Tensor, temperatures: Tensor, *rest: Tensor
-    ) -> tuple[Tensor, ...]:
-        model, count = self.model, len(self.model.latent_priors)
-        noise, gates, states = rest[:count], rest[count : 2 * count], rest[2 * count :]
-        before: list[LatentState | None] = [None, None]
-        pictures: list[Tensor | None] = [None, None]
-        for number in range(count):
-            z, h, c = states[3 * number : 3 * number + 3]
-            before[number] = LatentState(PriorState(h, c), z, tokens, noise=noise[number][:, None])
-            pictures[number] = gates[number][owners]  # (N, 4 H), every row with a copy of its picture's
-        # A temperature may be a tensor: it multiplies or is an exponent, as in Gaussian.sample.
-        shared = Shared(
-            width=0,
-            regions=None,  # type: ignore[arg-type]
-            context_gates=pictures[0],
-            object_gates=pictures[1],
-            temperatures=(temperatures[0], temperatures[1]),  # type: ignore[arg-type]
-            mode=model.config.temperature_mode,
-            transposed=TransposedViews(),
-        )
-        state = DecodeState(shared, _single(tokens), None, *before)  # type: ignore[arg-type]
-        after = [latent for latent in model.draw(UniqueTokens(tokens, None), state) if latent is not None]
-        return tuple(value for latent in after for value in (latent.z, latent.prior.h, latent.prior.c))
-
-
-class DecoderGraph(Graph):
-    """tokens, owners (, z^m (, z^o)), pictures, states -> log-probabilities, attention, states"""
-
-    name, fixed = "decoder", 2
+    name, fixed = "step", 4
 
     def __init__(self, model: CaptionModel) -> None:
         super().__init__()
         self.model, config = model, model.config
-        states = (
+        cell = (
             Port("attention_h", ("N", config.attention_lstm)),
             Port("attention_c", ("N", config.attention_lstm)),
             Port("language_h", ("N", config.language_lstm)),
             Port("language_c", ("N", config.language_lstm)),
         )
-        latents = tuple(port for port in _prior_states(model) if port.name.endswith("_z"))
-        self.latents = len(latents)
+        self.counts_objects = config.object_latent_per == "object" and "object" in model.latent_priors
+        latents = [
+            port
+            for name, prior in model.latent_priors.items()
+            for port in (
+                Port(f"{name}_noise", ("N", _width(prior))),
+                Port(f"{name}_given", ("N", _width(prior))),
+                Port(f"{name}_use", ("N",), "int64"),
+            )
+        ]
+        drawn = (Port("object_drawn", ("N",), "int64"),) if self.counts_objects else ()
+        states = (*cell, *_prior_states(model), *drawn)
+        groups = (latents, _pictures(model), states)
+        self.parts = [len(group) for group in groups]
         self.inputs = (
-            Port("tokens", ("N",), "int64"),
+            Port("ids", ("U",), "int64"),
+            Port("places", ("N",), "int64"),
             Port("owners", ("N",), "int64"),
-            *latents,  # of this word: what the priors gave
-            *_pictures(model)[:4],
-            *states,
+            Port("temperatures", (2,)),
+            *(port for group in groups for port in group),
         )
         self.outputs = (
             Port("log_probabilities", ("N", config.vocabulary)),
             Port("attention", ("N", "R")),
-            *(Port(f"next_{port.name}", port.sizes) for port in states),
+            *(Port(f"next_{port.name}", port.sizes, port.kind) for port in states),
         )
 
-    def forward(self, tokens: Tensor, owners: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        latents, (keys, values, masked, gates), states = (
-            rest[: self.latents],
-            rest[self.latents : self.latents + 4],
-            rest[self.latents + 4 :],
+    def forward(
+        self, ids: Tensor, places: Tensor, owners: Tensor, temperatures: Tensor, *rest: Tensor
+    ) -> tuple[Tensor, ...]:
+        model, rows = self.model, owners.shape[0]
+        latents, regions, states = _cut(rest, self.parts)
+        keys, values, masked, decoder_gates, *prior_gates = (each[owners] for each in regions)  # (N, ...)
+        drawn = states[-1] if self.counts_objects else None
+        before: list[LatentState | None] = [None, None]
+        for number in range(len(model.latent_priors)):
+            noise, given, use = latents[3 * number : 3 * number + 3]
+            z, h, c = states[4 + 3 * number : 7 + 3 * number]
+            count = drawn if number == 1 else None
+            before[number] = LatentState(
+                PriorState(h, c),
+                z,
+                owners,
+                given=given[:, None],
+                lengths=use if count is None else count + use,
+                noise=noise[:, None],
+                drawn=count,
+            )
+        # A temperature may be a tensor: it multiplies or is an exponent, as in Gaussian.sample.
+        shared = Shared(
+            width=0,
+            regions=EncodedRegions(CellRegions(keys, values, masked), decoder_gates),
+            context_gates=prior_gates[0] if prior_gates else None,
+            object_gates=prior_gates[1] if len(prior_gates) > 1 else None,
+            temperatures=(temperatures[0], temperatures[1]),  # type: ignore[arg-type]
+            mode=model.config.temperature_mode,
+            transposed=TransposedViews(),
         )
-        model, transposed = self.model, TransposedViews()
-        # Every row looks at a picture of its own: a copy of its owner's.
-        regions = EncodedRegions(CellRegions(keys, values, masked), gates).of(owners)
-        objects = latents[1] if len(latents) > 1 else None
-        hidden, attention, after = model.decoder.step(
-            UniqueTokens(tokens, None),
-            model.decoder_words(tokens),
-            torch.cat(latents, dim=1) if latents else None,
-            objects,
-            regions,
-            _single(tokens),
-            CellState(*states),
-            transposed,
-        )
-        logs = model.output.log_probabilities(hidden, objects, transposed)
-        return logs, attention, after.attention_h, after.attention_c, after.language_h, after.language_c
+        groups = RowGroups(rows, 1, torch.arange(rows), None)  # each row with a picture of its own
+        tokens, cell = UniqueTokens(ids, places), CellState(*states[:4])
+        context, objects = model.draw(tokens, DecodeState(shared, groups, cell, *before))
+        logs, attention, cell = model.decode(tokens, context, objects, shared, groups, cell)
+        drew = [latent for latent in (context, objects) if latent is not None]
+        after = [value for latent in drew for value in (latent.z, latent.prior.h, latent.prior.c)]
+        if self.counts_objects and objects is not None and objects.drawn is not None:
+            after.append(objects.drawn)
+        hidden = cell.attention_h, cell.attention_c, cell.language_h, cell.language_c
+        return logs, attention, *hidden, *after
 
 
 def graphs_of(model: CaptionModel) -> list[Graph]:
     """All that there are for a model, in the order in which they run."""
     if model.draws and not model.latent_priors:
         raise UserError(f"a {model.title} cannot be exported: its latents have no sequential priors.")
-    priors = [PriorsGraph(model)] if model.latent_priors else []
-    return [StartGraph(model), *priors, DecoderGraph(model)]
+    return [StartGraph(model), StepGraph(model)]
+
+
+def _own_words(model: CaptionModel) -> RegionEncoder:
+    """The regions' encoder with an embedding of the words that labels stand for alone, not of all words."""
+    regions = model.regions
+    if regions.word is None:
+        return regions
+    words, labels = model.decoder_words.weight.detach(), regions.label_tokens
+    kept = torch.unique(torch.cat([torch.arange(UNK + 1), labels]))  # sorted, so UNK stays what it is
+    few = WordEmbedding(len(kept), words.shape[1])
+    few.weight = nn.Parameter(words[kept])
+    regions = copy(regions)
+    regions._modules, regions._buffers = {**regions._modules, "few_words": few}, dict(regions._buffers)
+    regions.label_tokens = torch.searchsorted(kept, labels)
+    regions.share_words(few)
+    return regions
+
+
+def _cut(values: tuple[Tensor, ...], sizes: list[int]) -> list[tuple[Tensor, ...]]:
+    """Consecutive parts of these sizes."""
+    ends = [sum(sizes[: number + 1]) for number in range(len(sizes))]
+    return [values[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def _pictures(model: CaptionModel) -> tuple[Port, ...]:
@@ -213,9 +225,3 @@ def _prior_states(model: CaptionModel) -> tuple[Port, ...]:
 def _width(prior: Prior) -> int:
     """Of its latent."""
     return prior.out.out_features // 2
-
-
-def _single(tokens: Tensor) -> RowGroups:
-    """Each row with a picture of its own."""
-    rows = tokens.shape[0]
-    return RowGroups(rows, 1, torch.arange(rows), None)

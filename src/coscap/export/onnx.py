@@ -1,20 +1,22 @@
 """Write a captioner as ONNX, after every graph has been run against torch.
 
-start.onnx priors.onnx decoder.onnx          see graphs.py
+config.json model.safetensors vocabulary.json classes.json   the model as torch reads it, too
+start.onnx step.onnx                         see graphs.py; their weights are those of model.safetensors
+manifest.json                                graphs with their ports, sizes of states and latents, tokens, digests
 picodet-s.onnx pplcnetv2.onnx regions.onnx   the built-in detector, if the captioner was trained on its regions
-vocabulary.json                              tokens by number
-manifest.json                                graphs with their ports, sizes of states and noise, tokens, digests
 """
 
+import json
 import logging
+import os
 import shutil
+import tempfile
 import warnings
-from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,17 +29,18 @@ from coscap.export.graphs import Graph, Port, graphs_of
 from coscap.export.vision import See
 from coscap.files import sha256, whole_folder, write_json
 from coscap.models import CaptionModel, Pretrained
-from coscap.models.base import CONTEXT_NOISE, OBJECT_NOISE
-from coscap.models.noise import normals, row_keys
+from coscap.models.hub import CLASSES, CONFIG, VOCABULARY, WEIGHTS, save_pretrained
+from coscap.models.stepper import TorchStepper
+from coscap.runtime.folder import FORMAT, GRAPHS, MANIFEST, load_stepper
+from coscap.seam import RegionArrays
 from coscap.text.vocabulary import END, PAD, START, UNK
-from coscap.vision.builtin import RECIPE, WEIGHTS
+from coscap.vision import builtin
 
-FORMAT = "coscap onnx 1"
-MANIFEST = "manifest.json"
 DETECTOR = ("picodet-s.onnx", "pplcnetv2.onnx")
 MOST_DIFFERENCE = 1e-3  # between log-probabilities (or latents) of torch and onnxruntime
-EXAMPLE_SIZES = {"P": 3, "R": 5, "N": 4}
-WORDS = 6  # steps of the check
+EXAMPLE_SIZES = {"P": 3, "R": 5, "U": 2, "N": 4}
+TOKENS = 6  # steps of the check
+SAFETENSORS_KINDS = {"F32": "FLOAT", "F16": "FLOAT16"}
 
 
 @dataclass(frozen=True)
@@ -53,27 +56,65 @@ def export(pretrained: Pretrained, folder: str | Path) -> Exported:
         raise UserError(f"{folder} is a file, and the graphs are written as a folder; choose another --onnx.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
         raise UserError(f"{folder} holds other files than an export; choose a new folder.")
+    with whole_folder(folder) as partial:
+        save_pretrained(
+            pretrained.model,
+            partial / "model",
+            vocabulary=pretrained.vocabulary,
+            recipe=pretrained.recipe,
+            classes=pretrained.classes,
+            notes=pretrained.notes,
+            dtype=_smallest_type(pretrained.model),
+        )
+        for path in (partial / "model").iterdir():
+            path.replace(partial / path.name)
+        (partial / "model").rmdir()
+        difference = write_graphs(pretrained, partial, str(folder), detector=True)
+        files = {path.name: path.stat().st_size for path in sorted(partial.iterdir())}
+    return Exported(files, difference)
+
+
+def add_graphs(pretrained: Pretrained, folder: str | Path) -> Exported:
+    """Put the graphs of a saved model beside its weights, in its own folder."""
+    folder = Path(folder)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as made:
+        for name in (CONFIG, WEIGHTS, VOCABULARY, CLASSES):
+            if (folder / name).is_file():
+                shutil.copyfile(folder / name, Path(made, name))
+        difference = write_graphs(pretrained, Path(made), str(folder))
+        for name in (*GRAPHS, MANIFEST):
+            os.replace(Path(made, name), folder / name)
+    return Exported({name: (folder / name).stat().st_size for name in (*GRAPHS, MANIFEST)}, difference)
+
+
+def write_graphs(pretrained: Pretrained, folder: Path, name: str, detector: bool = False) -> float:
+    """Graphs and manifest beside a model's weights in `folder`, which messages call `name`. Gives the largest
+    difference from torch."""
     model = pretrained.model.eval()
     graphs = graphs_of(model)
-    with whole_folder(folder) as partial:
-        for graph in graphs:
-            write_graph(graph, partial / f"{graph.name}.onnx")
-        difference = largest_difference(model, partial)
-        if pretrained.recipe == RECIPE:
-            for name in DETECTOR:
-                shutil.copyfile(WEIGHTS / name, partial / name)
-            graphs = [See(), *graphs]
-            write_graph(graphs[0], partial / "regions.onnx")
-            difference = max(difference, seen_difference(graphs[0], partial))
-        if not difference <= MOST_DIFFERENCE:
-            raise UserError(
-                f"{folder} was not written: its graphs differ from torch by {difference:.1e}, more than "
-                f"{MOST_DIFFERENCE:.0e}; try other versions of onnx, onnxscript and onnxruntime."
-            )
-        pretrained.vocabulary.save(partial / "vocabulary.json")
-        files = {path.name: path.stat().st_size for path in sorted(partial.iterdir())}
-        write_json(partial / MANIFEST, _manifest(pretrained, graphs, partial, difference), indent=1)
-    return Exported(files, difference)
+    for graph in graphs:
+        write_graph(graph, folder / f"{graph.name}.onnx")
+        share_weights(folder / f"{graph.name}.onnx", folder / WEIGHTS, tied=model.config.tie_words)
+    manifest = _manifest(pretrained, graphs)
+    difference = largest_difference(model, folder, manifest)
+    if detector and pretrained.recipe == builtin.RECIPE:
+        for each in DETECTOR:
+            shutil.copyfile(builtin.WEIGHTS / each, folder / each)
+        see = See()
+        write_graph(see, folder / "regions.onnx")
+        manifest["graphs"] = {see.name: _ports(see), **manifest["graphs"]}
+        difference = max(difference, seen_difference(see, folder))
+    if not difference <= MOST_DIFFERENCE:
+        raise UserError(
+            f"{name} was not written: its graphs differ from torch by {difference:.1e}, more than "
+            f"{MOST_DIFFERENCE:.0e}; try other versions of onnx, onnxscript and onnxruntime."
+        )
+    manifest |= {
+        "largest_difference": difference,
+        "sha256": {path.name: sha256(path) for path in sorted(folder.iterdir())},
+    }
+    write_json(folder / MANIFEST, manifest, indent=1)
+    return difference
 
 
 def write_graph(graph: Graph, path: Path) -> None:
@@ -106,58 +147,77 @@ def _example(port: Port) -> Tensor:
     return torch.zeros(sizes, dtype=getattr(torch, port.kind))
 
 
-class Graphs:
-    """The written graphs in onnxruntime, run on one dictionary of arrays that they read and extend."""
+def share_weights(path: Path, weights: Path, tied: bool = False) -> None:
+    """Let a graph point into the safetensors file beside it instead of holding copies of the weights.
 
-    def __init__(self, folder: str | Path, names: Sequence[str] = ("start", "priors", "decoder")) -> None:
-        import onnxruntime
+    Weights that are stored at half precision are cast when the graph is loaded.
+    """
+    import onnx
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 3
-        self.sessions = {
-            path.stem: onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-            for path in Path(folder).glob("*.onnx")
-            if path.stem in names
-        }
+    header, begin = _safetensors_header(weights)
+    proto = onnx.load(path)
+    casts = []
+    for tensor in proto.graph.initializer:
+        name = tensor.name.partition("model.")[2] or tensor.name
+        if tied and name == "output.weight":
+            name = "own_words.weight" if "own_words.weight" in header else "words.weight"
+        stored = header.get(name)
+        if stored is None or stored["shape"] != list(tensor.dims) or stored["dtype"] not in SAFETENSORS_KINDS:
+            continue
+        first, last = stored["data_offsets"]
+        kind = getattr(onnx.TensorProto, SAFETENSORS_KINDS[stored["dtype"]])
+        if kind != tensor.data_type:
+            used = tensor.name
+            tensor.name = f"{used}.stored"
+            casts.append(onnx.helper.make_node("Cast", [tensor.name], [used], to=tensor.data_type))
+            tensor.data_type = kind
+        tensor.ClearField("raw_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        del tensor.external_data[:]
+        for key, value in (("location", weights.name), ("offset", begin + first), ("length", last - first)):
+            tensor.external_data.add(key=key, value=str(value))
+    nodes = [*casts, *proto.graph.node]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    del proto.graph.value_info[:]
+    for node in proto.graph.node:  # where a node came from in the source is of no use here
+        del node.metadata_props[:]
+        node.ClearField("doc_string")
+    path.write_bytes(proto.SerializeToString())
 
-    def run(self, name: str, feed: dict[str, Any]) -> None:
-        """Take the inputs from `feed` and put the outputs there; next_h becomes the h of the next call."""
-        session = self.sessions[name]
-        values = session.run(None, {each.name: feed[each.name] for each in session.get_inputs()})
-        names = (each.name.removeprefix("next_") for each in session.get_outputs())
-        feed.update(zip(names, values, strict=True))
+
+def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
+    """The tensors of a safetensors file by name, and where the first of their bytes is."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header: dict[str, Any] = json.loads(file.read(size))
+    return header, 8 + size
+
+
+def _smallest_type(model: CaptionModel) -> Literal["float32", "float16"]:
+    """float16 if that loses nothing, because the weights were stored so before."""
+    weights = [each for each in model.state_dict().values() if each.is_floating_point()]
+    return "float16" if all(torch.equal(each.half().float(), each) for each in weights) else "float32"
 
 
 @torch.no_grad()
-def largest_difference(model: CaptionModel, folder: str | Path) -> float:
-    """Between torch and the graphs, over some words of some captions; infinite if words or sizes differ."""
-    graphs = Graphs(folder)
-    pairs: list[tuple[Tensor, Any]] = []
+def largest_difference(model: CaptionModel, folder: Path, manifest: dict[str, Any]) -> float:
+    """Between torch and the graphs, over some tokens of some captions; infinite if tokens or sizes differ."""
+    ours, theirs = TorchStepper(model), load_stepper(folder, {**manifest, "sha256": {}})
+    pairs: list[tuple[Any, Any]] = []
     for pictures, draws in ((1, 1), (3, 4)):
-        regions, temperatures = _made_up(model, pictures), (0.9, 0.7)
-        state = model.start(regions, draws, seed=pictures, temperature=temperatures)
-        rows = pictures * draws
-        feed: dict[str, Any] = {
-            name: getattr(regions, name).numpy() for name in ("features", "boxes", "labels", "scores", "mask")
-        }
-        feed |= {name: np.zeros((rows, size), np.float32) for name, size in states_of(model).items()}
-        feed |= {"temperatures": np.array(temperatures, np.float32), "owners": np.arange(rows) // draws}
-        graphs.run("start", feed)
-        keys, words = row_keys(pictures, regions.keys, draws), torch.full((rows,), START)
-        for step in range(WORDS):
-            for stream, (name, size) in enumerate(noise_of(model).items(), CONTEXT_NOISE):
-                feed[name] = normals(keys, stream, step, size).numpy()
-            feed["tokens"] = words.numpy()
-            if "priors" in graphs.sessions:
-                graphs.run("priors", feed)
-            graphs.run("decoder", feed)
-            logs, state, attention = model.step(words, state)
-            pairs += [(logs, feed["log_probabilities"]), (attention, feed["attention"])]
-            latents = {"context_z": state.context, "object_z": state.objects}
-            pairs += [(latent.z, feed[name]) for name, latent in latents.items() if latent is not None]
-            words = logs.argmax(1)
-    return max(_difference(ours, torch.from_numpy(theirs)) for ours, theirs in pairs)
+        regions = RegionArrays.of(_made_up(model, pictures))
+        asked = {"seed": pictures, "latent_temperature": 0.9, "record": True}
+        one, other = ours.start(regions, draws, **asked), theirs.start(regions, draws, **asked)
+        tokens = np.full(pictures * draws, START)
+        for _ in range(TOKENS):
+            found, one, attention = ours.step(tokens, one, None)
+            also, other, looked = theirs.step(tokens, other, None)
+            pairs += [(found.log_probabilities, also.log_probabilities), (attention, looked)]
+            tokens = found.log_probabilities.argmax(axis=1)
+        mine, its = vars(one.latents()), vars(other.latents())
+        pairs += [(values, its[name]) for name, values in mine.items() if values is not None]
+    return max(_difference(torch.from_numpy(mine), torch.from_numpy(its)) for mine, its in pairs)
 
 
 @torch.no_grad()
@@ -169,11 +229,11 @@ def seen_difference(graph: Graph, folder: str | Path) -> float:
     scores = scores.pow(64) * torch.tensor([1.0, 0.0])[:, None, None]
     feed: dict[str, Any] = {"scores": scores.numpy(), "sides": sides.numpy(), "map": map.numpy()}
     ours = graph(scores, sides, map)
-    Graphs(folder, [graph.name]).run(graph.name, feed)
-    names = [port.name.removeprefix("next_") for port in graph.outputs]
+    content = (Path(folder) / f"{graph.name}.onnx").read_bytes()
+    theirs = builtin.session(content, threads=1).run([port.name for port in graph.outputs], feed)
     return max(
-        _difference(each.float(), torch.from_numpy(feed[name]).float())
-        for name, each in zip(names, ours, strict=True)
+        _difference(mine.float(), torch.from_numpy(its).float())
+        for mine, its in zip(ours, theirs, strict=True)
     )
 
 
@@ -207,39 +267,30 @@ def _made_up(model: CaptionModel, pictures: int) -> RegionBatch:
     )
 
 
-def states_of(model: CaptionModel) -> dict[str, int]:
-    """Widths of what is carried from word to word; zeros before the first."""
-    ports = [port for graph in graphs_of(model)[1:] for port in graph.outputs]
-    return {
-        port.name.removeprefix("next_"): int(port.sizes[1]) for port in ports if port.name.startswith("next_")
-    }
-
-
-def noise_of(model: CaptionModel) -> dict[str, int]:
-    """Widths of the noise that the priors take, in the order of its streams: z^m, z^o."""
-    assert (CONTEXT_NOISE, OBJECT_NOISE) == (1, 2)
-    ports = [port for graph in graphs_of(model) for port in graph.inputs]
-    return {port.name: int(port.sizes[1]) for port in ports if port.name.endswith("_noise")}
-
-
-def _manifest(pretrained: Pretrained, graphs: list[Graph], folder: Path, difference: float) -> dict[str, Any]:
+def _manifest(pretrained: Pretrained, graphs: list[Graph]) -> dict[str, Any]:
     model, recipe = pretrained.model, pretrained.recipe
+    step = graphs[-1]
+    states = {port.name.removeprefix("next_"): port for port in step.outputs if port.name.startswith("next_")}
     return {
         "format": FORMAT,
         "coscap": __version__,
         "kind": model.config.kind,
-        "graphs": {
-            graph.name: {
-                "inputs": [asdict(port) for port in graph.inputs],
-                "outputs": [asdict(port) for port in graph.outputs],
-            }
-            for graph in graphs
+        "graphs": {graph.name: _ports(graph) for graph in graphs},
+        "states": {name: int(port.sizes[1]) if len(port.sizes) > 1 else 0 for name, port in states.items()},
+        "latents": {
+            port.name.removesuffix("_noise"): int(port.sizes[1])
+            for port in step.inputs
+            if port.name.endswith("_noise")
         },
-        "states": states_of(model),
-        "noise": noise_of(model),
+        "temperature_mode": model.config.temperature_mode,
         "tokens": {"pad": PAD, "start": START, "end": END, "unknown": UNK},
-        "regions": None if recipe is None else recipe.fields(),
-        "largest_difference": difference,
-        "sha256": {path.name: sha256(path) for path in sorted(folder.iterdir())},
+        "recipe": None if recipe is None else recipe.fields(),
         "notes": "picodet-s.onnx and pplcnetv2.onnx: PaddlePaddle Authors, Apache-2.0, changed by coscap.",
+    }
+
+
+def _ports(graph: Graph) -> dict[str, Any]:
+    return {
+        "inputs": [asdict(port) for port in graph.inputs],
+        "outputs": [asdict(port) for port in graph.outputs],
     }

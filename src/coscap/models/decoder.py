@@ -257,11 +257,20 @@ class OutputLayer(nn.Module):
     ) -> Tensor:
         """(N, V). <unk> keeps its share of the probability, but cannot be chosen."""
         last, weight = self._last(hidden, objects), transposed(self.weight)
+        if torch.compiler.is_exporting():  # the same with additions, which graphs are faster at
+            bias = torch.zeros(weight.shape[1]) if self.bias is None else self.bias
+            logits = torch.addmm(bias + _struck_out(NEVER, len(bias)), last, weight)
+            return torch.log_softmax(logits, dim=1) + _struck_out((UNK,), len(bias))
         logits = last @ weight if self.bias is None else torch.addmm(self.bias, last, weight)
         logits.index_fill_(1, torch.tensor(NEVER, device=logits.device), float("-inf"))
         logs = torch.log_softmax(logits, dim=1)
         logs[:, UNK] = float("-inf")
         return logs
+
+
+def _struck_out(tokens: tuple[int, ...], size: int) -> Tensor:
+    """(size,) -inf for these tokens, 0 for the others"""
+    return torch.tensor([float("-inf") if each in tokens else 0.0 for each in range(size)])
 
 
 # The state of captions that are being decoded

@@ -23,6 +23,7 @@ from coscap.files import read_json, whole_folder, write_json
 from coscap.models.base import CaptionModel
 from coscap.models.config import read_config
 from coscap.models.registry import build_model
+from coscap.shipped import check_recipe
 from coscap.text.objects import ObjectClasses, load_classes
 from coscap.text.vocabulary import Vocabulary
 from coscap.vision.regions import Recipe
@@ -55,19 +56,7 @@ class Pretrained:
 
     def check_recipe(self, recipe: Recipe) -> None:
         """Refuse regions that were made in another way."""
-        ours = self.recipe
-        if ours is None or recipe == ours:
-            return
-        for field in ("name", "width", "classes", "detections", "grid", "words", "most_words"):
-            mine, other = getattr(ours, field), getattr(recipe, field)
-            if mine != other:
-                break
-        if field in ("classes", "words"):
-            mine, other = f"{len(mine)} {field}", f"{len(other)} {field} or another order"
-        raise UserError(
-            f"{self.source} was trained on regions of the recipe {ours.name} ({field} {mine}), and these are of "
-            f"{recipe.name} ({field} {other}); extract the regions with the model's recipe."
-        )
+        check_recipe(self.source, self.recipe, recipe)
 
 
 def save_pretrained(

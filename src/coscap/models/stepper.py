@@ -1,6 +1,6 @@
 """The torch side of the seam between models and searches (coscap.seam): NumPy in, NumPy out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
@@ -39,7 +39,7 @@ class TorchState:
         def array(tensor: Tensor | None) -> Any:
             return None if tensor is None else tensor.cpu().numpy()
 
-        return LatentValues(array(values.lengths), array(values.context), array(values.objects))
+        return LatentValues(**{each.name: array(getattr(values, each.name)) for each in fields(LatentValues)})
 
 
 class TorchStepper:
@@ -83,11 +83,8 @@ class TorchStepper:
         )
         given = None
         if latents is not None:
-            given = Latents(
-                lengths=self._tensor(latents.lengths),
-                context=None if latents.context is None else self._tensor(latents.context),
-                objects=None if latents.objects is None else self._tensor(latents.objects),
-            )
+            values = {name: value for name, value in vars(latents).items() if value is not None}
+            given = Latents(**{name: self._tensor(value) for name, value in values.items()})
         return TorchState(
             self.module.start(
                 batch, draws, seed=seed, temperature=latent_temperature, latents=given, record=record

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from coscap.noise import row_keys, uniforms
 from coscap.seam import Candidates, Floats, Ints, LatentValues, RegionArrays, S, SearchModel
 from coscap.search.beam import Ended, Trace
 from coscap.search.config import SearchSettings
@@ -152,23 +153,5 @@ def _token_noise(
     regions: RegionArrays, draws: range, settings: SearchSettings, constraints: TokenConstraints
 ) -> NDArray[np.float64]:
     """One number in (0, 1) for each (seed, picture, draw, step): (rows, steps), float64."""
-    seed = np.uint64(settings.seed & 0xFFFFFFFFFFFFFFFF)
-    pictures = _mix(_mix(seed) ^ regions.keys.astype(np.uint64))  # (P,)
-    rows = _mix(pictures[:, None] ^ _mix(np.array(draws, np.uint64))).ravel()  # (P * draws,)
-    named = _mix(_mix(rows ^ np.uint64(_TOKEN_STREAM)) ^ np.uint64(0))
-    with np.errstate(over="ignore"):
-        counter = np.arange(constraints.max_length + 1, dtype=np.uint64) * _GOLDEN
-        bits = _mix(named[:, None] + counter) >> np.uint64(11)  # 53 bits
-    return (bits.astype(np.float64) + 0.5) * 2.0**-53
-
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-def _mix(x: NDArray[np.uint64] | np.uint64) -> NDArray[np.uint64]:
-    """The finaliser of SplitMix64: every bit of the input moves every bit of the output."""
-    with np.errstate(over="ignore"):
-        y = np.asarray(x) + _GOLDEN
-        y = (y ^ (y >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        y = (y ^ (y >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return y ^ (y >> np.uint64(31))
+    rows = row_keys(settings.seed, regions.keys, draws)
+    return uniforms(rows, _TOKEN_STREAM, 0, constraints.max_length + 1)

@@ -71,7 +71,7 @@ def keep_latents(
     read = read_latents(model, regions, caption, vocabulary, settings, kept)
     if keep == "context":
         return LatentValues(lengths=read.lengths, context=read.context)
-    return LatentValues(lengths=read.lengths, objects=read.objects)
+    return LatentValues(read.lengths, objects=read.objects, object_lengths=read.object_lengths)
 
 
 def read_latents(

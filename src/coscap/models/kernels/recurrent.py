@@ -70,6 +70,8 @@ def lstm_cell_(
 ) -> tuple[Tensor, Tensor]:
     """`lstm_cell` in place: gates (n, 4 H) become their activations; h and c are written into `out` (c, tanh(c), h).
     before: (n, H) the cell state of the word before, None at the first."""
+    if before is not None and torch.compiler.is_exporting():
+        return lstm_cell(gates, before)
     size = gates.shape[1] // 4
     gates[:, : 3 * size].sigmoid_()
     gates[:, 3 * size :].tanh_()

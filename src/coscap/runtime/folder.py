@@ -1,0 +1,118 @@
+"""A model's folder with graphs: what is beside the weights, checked, and in onnxruntime.
+
+manifest.json        format, version, what the graphs take, digests of all files
+start.onnx step.onnx the graphs; their weights are those of model.safetensors, which they point into
+model.safetensors    the weights, as torch reads them, too
+vocabulary.json classes.json   as in any saved model
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coscap.errors import UserError
+from coscap.files import read_json, sha256
+from coscap.runtime.stepper import GraphStepper
+from coscap.shipped import check_recipe
+from coscap.text.objects import ObjectClasses, load_classes
+from coscap.text.vocabulary import Vocabulary
+from coscap.vision.regions import Recipe
+
+FORMAT = "coscap graphs 2"
+MANIFEST = "manifest.json"
+GRAPHS = ("start.onnx", "step.onnx")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What belongs to a model besides its steps, and its steps."""
+
+    source: str
+    model: GraphStepper
+    vocabulary: Vocabulary
+    recipe: Recipe | None
+    classes: ObjectClasses | None
+
+    def check_recipe(self, recipe: Recipe) -> None:
+        check_recipe(self.source, self.recipe, recipe)
+
+
+def has_graphs(folder: str | Path) -> bool:
+    return (Path(folder) / MANIFEST).is_file()
+
+
+def load_runtime(
+    folder: str | Path, *, providers: Sequence[str] = ("CPUExecutionProvider",), threads: int = 1
+) -> Loaded:
+    """The captioner in a folder that `coscap export` made. `providers` are onnxruntime's names of devices."""
+    folder = Path(folder)
+    manifest = _read_manifest(folder)
+    vocabulary = Vocabulary.load(folder / "vocabulary.json")
+    recipe, classes = manifest["recipe"], folder / "classes.json"
+    return Loaded(
+        source=str(folder),
+        model=load_stepper(folder, manifest, providers, threads),
+        vocabulary=vocabulary,
+        recipe=None if recipe is None else Recipe.of(recipe),
+        classes=load_classes(classes) if classes.is_file() else None,
+    )
+
+
+def load_stepper(
+    folder: Path,
+    manifest: Mapping[str, Any],
+    providers: Sequence[str] = ("CPUExecutionProvider",),
+    threads: int = 1,
+) -> GraphStepper:
+    digests = "".join(manifest["sha256"].get(name, "") for name in sorted(manifest["sha256"]))
+    sessions = [session(folder / name, providers, threads) for name in GRAPHS]
+    return GraphStepper(*sessions, manifest, hashlib.sha256(digests.encode()).hexdigest())
+
+
+def session(path: Path, providers: Sequence[str], threads: int) -> Any:
+    """A graph in onnxruntime."""
+    import onnxruntime
+
+    available = onnxruntime.get_available_providers()
+    missing = [name for name in providers if name not in available]
+    if missing:
+        raise UserError(
+            f"onnxruntime has no {missing[0]} here, only {', '.join(available)}; install the onnxruntime package for "
+            "that device, or take one of these."
+        )
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(path, options, providers=list(providers))
+    except Exception as error:  # onnxruntime has a class for each status, and none above them
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"{path} cannot be loaded by onnxruntime {onnxruntime.__version__} ({reason}); make it again with "
+            "coscap export."
+        ) from None
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise UserError(f"{folder} holds no {MANIFEST}, so it has no graphs; make them with coscap export.")
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        found = content.get("format") if isinstance(content, dict) else None
+        raise UserError(
+            f"{path} has the format {found!r}, and this version of coscap reads {FORMAT!r}; make the folder again with "
+            "coscap export."
+        )
+    for name, digest in content["sha256"].items():
+        if not (folder / name).is_file():
+            raise UserError(f"{folder} holds no {name}, which {MANIFEST} names; copy the whole folder again.")
+        if sha256(folder / name) != digest:
+            raise UserError(
+                f"{folder / name} was changed after it was made: its checksum is not the one in {MANIFEST}; make the "
+                "folder again with coscap export."
+            )
+    return content

@@ -1,0 +1,201 @@
+"""The onnxruntime side of the seam between models and searches (coscap.seam): the same captions as with torch.
+
+start.onnx   regions ─▶ pictures (keys, values, masked, gates), once a picture
+step.onnx    tokens, noise, pictures, states ─▶ log-probabilities, attention, next states
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coscap.noise import CONTEXT_NOISE, OBJECT_NOISE, Words, normals, row_keys
+from coscap.runtime.candidates import candidates
+from coscap.seam import Candidates, Floats, Ints, LatentValues, RegionArrays, TokenMask
+
+Arrays = Mapping[str, NDArray[Any]]
+STREAMS = {"context": CONTEXT_NOISE, "object": OBJECT_NOISE}
+
+
+@dataclass(frozen=True)
+class Given:
+    """Values of one latent that are used instead of draws."""
+
+    values: Floats  # (N, T, Z)
+    lengths: Ints  # (N,) for how many tokens (or objects) they are given
+
+    def take(self, rows: Ints) -> "Given":
+        return Given(self.values[rows], self.lengths[rows])
+
+
+@dataclass(frozen=True)
+class GraphState:
+    """N rows. `pictures` and the temperature are shared by all, everything else has a row for each."""
+
+    pictures: Arrays  # keys, values, masked, gates: (P, ...)
+    width: int  # R of the pictures as they were given; the graph sees those columns that hold a region
+    temperatures: NDArray[np.float32]  # (2,) of z^m and z^o
+    owners: Ints  # (N,) the picture of each row
+    keys: Words  # (N,) what the noise is seeded with
+    arrays: Arrays  # hidden states and latents, (N, ...)
+    given: Mapping[str, Given]
+    step: int = 0
+    history: tuple[Arrays, ...] | None = None  # latents of each token so far
+
+    @property
+    def rows(self) -> int:
+        return len(self.owners)
+
+    def select(self, rows: Ints) -> "GraphState":
+        def take(arrays: Arrays) -> Arrays:
+            return {name: values[rows] for name, values in arrays.items()}
+
+        return replace(
+            self,
+            owners=self.owners[rows],
+            keys=self.keys[rows],
+            arrays=take(self.arrays),
+            given={name: each.take(rows) for name, each in self.given.items()},
+            history=None if self.history is None else tuple(take(each) for each in self.history),
+        )
+
+    def latents(self) -> LatentValues:
+        if self.history is None:
+            raise ValueError("this state does not record its latents; start it with record=True")
+        lengths = np.full(self.rows, len(self.history))
+        columns = {
+            name: np.stack([each[name] for each in self.history], axis=1)
+            for name in (self.history[0] if self.history else ())
+        }  # (N, T, ...)
+        context, objects = columns.get("context_z"), columns.get("object_z")
+        drawn = columns.get("object_drawn")
+        if drawn is None or objects is None:
+            return LatentValues(lengths, context, objects)
+        each = np.zeros((self.rows, int(drawn.max()), objects.shape[2]), np.float32)
+        each[np.arange(self.rows)[:, None], drawn - 1] = objects  # the same value at every token of an object
+        return LatentValues(lengths, context, each, object_lengths=drawn[:, -1])
+
+
+class GraphStepper:
+    """A model's two graphs as searches use them."""
+
+    def __init__(self, start: Any, step: Any, manifest: Mapping[str, Any], digest: str) -> None:
+        """`start` and `step` are sessions of onnxruntime, `manifest` says what the graphs need."""
+        self._start, self._step = start, step
+        self.digest = digest
+        self._latents: dict[str, int] = manifest["latents"]  # widths of context (, object)
+        self._states: dict[str, int] = manifest["states"]  # widths; 0: one number for each row
+        self._quiet = manifest["temperature_mode"] == "scale"  # no noise is needed where the temperature is 0
+        self._outputs = [each.name for each in step.get_outputs()]
+        self._inputs = {each.name for each in step.get_inputs()}
+        self.latent_names: tuple[str, ...] = ("context", "objects")[: len(self._latents)]
+
+    def start(
+        self,
+        regions: RegionArrays,
+        draws: int,
+        *,
+        seed: int = 0,
+        latent_temperature: float = 1.0,
+        latents: LatentValues | None = None,
+        record: bool = False,
+    ) -> GraphState:
+        regions = RegionArrays.of(regions)
+        names = [each.name for each in self._start.get_outputs()]
+        values = self._start.run(
+            names,
+            {
+                "features": np.ascontiguousarray(regions.features, np.float32),
+                "boxes": np.ascontiguousarray(regions.boxes, np.float32),
+                "labels": np.ascontiguousarray(regions.labels, np.int64),
+                "scores": np.ascontiguousarray(regions.scores, np.float32),
+                "mask": np.ascontiguousarray(regions.mask),
+            },
+        )
+        rows = len(regions) * draws
+        return GraphState(
+            pictures=_trimmed(dict(zip(names, values, strict=True))),
+            width=regions.mask.shape[1],
+            temperatures=np.full(2, latent_temperature, np.float32),
+            owners=np.repeat(np.arange(len(regions)), draws),
+            keys=row_keys(seed, regions.keys, range(draws)),
+            arrays={
+                name: np.zeros((rows, width), np.float32) if width else np.zeros(rows, np.int64)
+                for name, width in self._states.items()
+            },
+            given=_given(latents, rows),
+            history=() if record else None,
+        )
+
+    def step(
+        self,
+        tokens: Ints,
+        state: GraphState,
+        k: int | None,
+        *,
+        named: Ints | None = None,
+        mask: TokenMask | None = None,
+    ) -> tuple[Candidates, GraphState, Floats]:
+        ids, places = np.unique(tokens, return_inverse=True)
+        feed: dict[str, NDArray[Any]] = {
+            "ids": ids.astype(np.int64),
+            "places": places.astype(np.int64),
+            "owners": state.owners,
+            "temperatures": state.temperatures,
+            **state.pictures,
+            **state.arrays,
+        }
+        for name, width in self._latents.items():
+            feed |= self._latent(name, width, state)
+        values = self._step.run(self._outputs, {name: feed[name] for name in self._inputs})
+        found = dict(zip(self._outputs, values, strict=True))
+        arrays = {name: found[f"next_{name}"] for name in state.arrays}
+        history = state.history
+        if history is not None:
+            kept = {name: each for name, each in arrays.items() if name.endswith(("_z", "_drawn"))}
+            history = (*history, kept)
+        attention = np.zeros((len(tokens), state.width), np.float32)
+        attention[:, : found["attention"].shape[1]] = found["attention"]
+        after = replace(state, arrays=arrays, step=state.step + 1, history=history)
+        return candidates(found["log_probabilities"], k, named, mask), after, attention
+
+    def _latent(self, name: str, width: int, state: GraphState) -> dict[str, NDArray[Any]]:
+        """Noise (N, Z), and values (N, Z) for the rows that `use` them, of one latent at this token."""
+        number = state.arrays.get(f"{name}_drawn", state.step)  # (N,) where a latent is not drawn at each token
+        given = state.given.get(name)
+        values, use = np.zeros((state.rows, width), np.float32), np.zeros(state.rows, np.int64)
+        if given is not None:
+            number_of = np.broadcast_to(number, state.rows)
+            last = np.minimum(number_of, given.values.shape[1] - 1)
+            values = np.ascontiguousarray(given.values[np.arange(state.rows), last], np.float32)
+            use = (number_of < given.lengths).astype(np.int64)
+        noise = np.zeros_like(values)
+        if not (self._quiet and state.temperatures[0] == 0) and not use.all():
+            noise = normals(state.keys, STREAMS[name], number, width)
+        return {f"{name}_noise": noise, f"{name}_given": values, f"{name}_use": use}
+
+
+def _given(latents: LatentValues | None, rows: int) -> dict[str, Given]:
+    if latents is None:
+        return {}
+    if len(latents.lengths) != rows:
+        raise ValueError(f"{len(latents.lengths)} rows of latents for {rows} rows to decode")
+    found = {}
+    if latents.context is not None:
+        found["context"] = Given(latents.context, latents.lengths)
+    if latents.objects is not None:
+        counted = latents.object_lengths
+        found["object"] = Given(latents.objects, latents.lengths if counted is None else counted)
+    return found
+
+
+def _trimmed(pictures: dict[str, NDArray[Any]]) -> Arrays:
+    """Without the last columns that no picture has a region in."""
+    used = np.isfinite(pictures["masked"]).any(axis=0)  # (R,)
+    width = int(np.flatnonzero(used).max()) + 1
+    if width == len(used):
+        return pictures
+    columns = ("keys", "values", "masked")
+    return pictures | {name: np.ascontiguousarray(pictures[name][:, :width]) for name in columns}
