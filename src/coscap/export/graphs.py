@@ -31,6 +31,7 @@ from coscap.models.latents import LatentState, Prior, PriorState
 from coscap.models.regions import RegionEncoder
 from coscap.text.vocabulary import UNK
 
+
 @dataclass(frozen=True)
 class Port:
     """An input or output of a graph; sizes are numbers, or names where they differ from call to call."""
