@@ -43,7 +43,7 @@ class Joining(BaseModel):
     annotator: str = Field(min_length=1, max_length=NAME_LENGTH, pattern=r"^[^\x00-\x1f\x7f]+$")
 
 
-class Given(BaseModel):
+class GivenRating(BaseModel):
     model_config = _STRICT
 
     annotator: str = Field(max_length=NAME_LENGTH)
@@ -76,7 +76,7 @@ class Desk:
             "diversity": given.diversity if given else None,
         }
 
-    def rate(self, given: Given) -> dict[str, Any]:
+    def rate(self, given: GivenRating) -> dict[str, Any]:
         annotator = self._known(given.annotator)
         picture, method = self._key(self._at(annotator, given.place))
         self.answers.rate(Rating(annotator, picture, method, given.accuracy, given.diversity))
@@ -206,7 +206,7 @@ def _add_rating(app: FastAPI, desk: Desk, page: str, limits: Limits) -> None:
     @app.post("/ratings")
     async def rate(request: Request) -> Response:
         """Rate an item, or rate it again."""
-        given = checked(Given, await read_json(request, limits))
+        given = checked(GivenRating, await read_json(request, limits))
         return JSONResponse(await run_in_threadpool(desk.rate, given))
 
     @app.get("/pictures/{place}", response_class=Response)
