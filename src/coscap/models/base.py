@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from coscap.data import Prepared
 from coscap.data.batch import Batch, RegionBatch
 from coscap.errors import UserError
 from coscap.models.config import ModelConfig
@@ -163,6 +164,9 @@ class CaptionModel(nn.Module, ABC):
     def set_names(self, recipe: Recipe, objects: ObjectClasses, vocabulary: Vocabulary) -> None:
         """Tell a new model which tokens the labels of regions stand for; they are saved with its weights."""
         self.regions.set_label_tokens(label_tokens(recipe, objects, vocabulary))
+
+    def read_captions(self, prepared: Prepared) -> None:
+        """Read off the training captions what a new model needs before its first step; saved with its weights."""
 
     # Training
 

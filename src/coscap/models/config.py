@@ -16,7 +16,7 @@ class ModelConfig(BaseModel):
 
     kind: str = "cos_cvae"
     """Which model: cos_cvae (the context-object split), seq_cvae (one latent sequence), ag_cvae (one latent a caption,
-    prior from the detected categories), updown (no latents)."""
+    prior from the detected categories), pos (part-of-speech templates), updown (no latents)."""
     decoder: str = "updown"
     """Which decoder: updown (attention over regions), mean (one LSTM on the mean feature, without attention)."""
     vocabulary: int = Field(10_000, ge=7)
@@ -103,6 +103,11 @@ class ModelConfig(BaseModel):
 
     category_deviation: float = Field(0.1, gt=0)
     """Standard deviation of the prior of an ag_cvae, the same for all categories and dimensions."""
+
+    templates: int = Field(1024, ge=2)
+    """Part-of-speech templates of a pos model."""
+    template_choice: Literal["likeliest", "gumbel"] = "likeliest"
+    """Which templates the captions of a picture follow: the likeliest ones, or a sample without replacement."""
 
     word_dropout: float = Field(0.0, ge=0, le=1)
     """In training, the share of the decoder's input words that are replaced by <unk>."""

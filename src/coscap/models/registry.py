@@ -15,6 +15,7 @@ from coscap.models.config import ModelConfig, read_config
 from coscap.models.cos_cvae import CosCvae
 from coscap.models.decoder import UpDownDecoder
 from coscap.models.mean_decoder import MeanDecoder
+from coscap.models.pos import Pos
 from coscap.models.seq_cvae import SeqCvae
 from coscap.models.updown import UpDown
 
@@ -22,6 +23,7 @@ KINDS: dict[str, type[CaptionModel]] = {
     "cos_cvae": CosCvae,
     "seq_cvae": SeqCvae,
     "ag_cvae": AgCvae,
+    "pos": Pos,
     "updown": UpDown,
 }
 DECODERS: dict[str, type[UpDownDecoder]] = {"updown": UpDownDecoder, "mean": MeanDecoder}

@@ -19,6 +19,7 @@ METHODS = {
     "seq_cvae, mean": "Seq-CVAE",
     "ag_cvae, mean": "AG-CVAE",
     "ag_cvae": "AG-CVAE (attn)",
+    "pos": "POS",
     "updown": "UpDown",
 }
 """The paper's name of each kind of run; a kind that the paper does not have is called by its own name. The decoder is

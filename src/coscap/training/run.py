@@ -149,6 +149,8 @@ def _assemble(
     seed_all(config.seed, -1, 0)
     model = build_model(settings)
     model.set_names(store.recipe, prepared.classes, prepared.vocabulary)
+    if not checkpoints(out):
+        model.read_captions(prepared)
     batches = _batches(config, prepared, store, ranks, model.config)
     trainer = Trainer(
         config,

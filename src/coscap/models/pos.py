@@ -1,0 +1,114 @@
+"""POS (Deshpande et al. 2019): a picture's likely part-of-speech templates, and a decoder that follows one.
+
+x ─▶ tags ─▶ nearest of K templates s ──────▶ embedding ─▶ z, the same at each word ─▶ decoder ─▶ x
+v-bar ─▶ linear, ReLU, linear ─▶ p(s | I)          -log p(x, s | I) = -log p(x | s, I) - log p(s | I)
+
+k captions come from k templates: the likeliest ones, or those that Gumbel noise puts first, which is a sample
+without replacement.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coscap.data import Prepared
+from coscap.data.batch import Batch, RegionBatch
+from coscap.models.base import CONTEXT_NOISE, InferredLatents, LatentStart, TeacherForcedBatch
+from coscap.models.config import ModelConfig
+from coscap.models.decoder import DecodeState, UpDownDecoder
+from coscap.models.kernels import UniqueTokens
+from coscap.models.latents import Latents, LatentState
+from coscap.models.noise import uniforms
+from coscap.models.once import CaptionLatentModel
+from coscap.models.regions import RegionValues
+from coscap.models.templates import LENGTH, k_medoids, load_tagger, tag_sequences, token_tags
+
+
+class Pos(CaptionLatentModel):
+    """p(s | I), p(x_t | x_{<t}, s, I)"""
+
+    title = "POS"
+    embeds_words = False
+    own_settings = ("templates", "template_choice")
+    token_tags: Tensor  # (V,) the part of speech of each token
+    templates: Tensor  # (K, LENGTH)
+
+    def __init__(self, config: ModelConfig, decoder: type[UpDownDecoder] = UpDownDecoder) -> None:
+        super().__init__(config, decoder)
+        self.register_buffer("token_tags", torch.zeros(config.vocabulary, dtype=torch.long))
+        self.register_buffer("templates", torch.zeros(config.templates, LENGTH, dtype=torch.long))
+        self.embedding = nn.Embedding(config.templates, config.context_latent)
+        self.classifier = nn.Sequential(
+            nn.Linear(config.value_width, config.context_prior),
+            nn.ReLU(),
+            nn.Linear(config.context_prior, config.templates),
+        )
+
+    @classmethod
+    def latent_widths(cls, config: ModelConfig) -> tuple[int, int]:
+        return config.context_latent, 0
+
+    def read_captions(self, prepared: Prepared) -> None:
+        tags = token_tags(prepared, load_tagger())
+        medoids = k_medoids(*tag_sequences(prepared, tags), self.config.templates)
+        self.token_tags.copy_(torch.from_numpy(tags))
+        self.templates.copy_(torch.from_numpy(medoids.astype("int64")))
+
+    def template_of(self, words: Tensor) -> Tensor:
+        """The nearest template of each caption, the first of equal ones. words: (B, T) -> (B,)"""
+        tags = self.token_tags[words[:, :LENGTH]]  # END and PAD have tag 0
+        tags = nn.functional.pad(tags, (0, LENGTH - tags.shape[1]))
+        distance = (tags[:, None] != self.templates).sum(2)  # (B, K)
+        count = len(self.templates)
+        return (distance * count + torch.arange(count, device=words.device)).argmin(1)
+
+    def infer(self, forced: TeacherForcedBatch, objects: str) -> InferredLatents:
+        batch = forced.batch
+        chosen = self.template_of(batch.words)  # (B,)
+        logs = torch.log_softmax(self.classifier(forced.regions.mean), dim=1)  # (P, K)
+        return InferredLatents(
+            context=self.embedding(chosen)[forced.packing.captions], extra=-logs[batch.rows, chosen]
+        )
+
+    def encode(
+        self, batch: Batch, *, generator: torch.Generator | None = None, keys: Tensor | None = None
+    ) -> Latents:
+        """The embedded template of each caption, (B, 1, Z)."""
+        return Latents(lengths=batch.lengths, context=self.embedding(self.template_of(batch.words))[:, None])
+
+    # Decoding, word by word
+
+    def start_latents(
+        self, regions: RegionValues, context_keys: Tensor, object_keys: Tensor, given: Latents
+    ) -> LatentStart:
+        logs = torch.log_softmax(self.classifier(regions.mean), dim=1)  # (P, K)
+        logs = logs.repeat_interleave(len(context_keys) // len(logs), dim=0)
+        width = self.config.context_latent
+        return LatentStart(LatentState.once(logs, width, context_keys, given.context, given.lengths))
+
+    @torch.no_grad()
+    def start(self, regions: RegionBatch, draws: int, **options: Any) -> DecodeState:
+        """As every model; draw d of a picture follows its template d."""
+        state = super().start(regions, draws, **options)
+        latent = state.context
+        assert latent is not None and latent.condition is not None
+        logs, keys = latent.condition[::draws], latent.keys[::draws]  # (P, K), (P,)
+        chosen = self.choose(logs, keys, draws, state.shared.temperatures[0]).flatten()  # (N,)
+        drawn = latent.next(self.embedding(chosen), latent.prior, 0)
+        return replace(state, context=replace(drawn, condition=None))
+
+    def choose(self, logs: Tensor, keys: Tensor, draws: int, temperature: float) -> Tensor:
+        """The templates of each picture's draws; from the first again where there are more draws than templates.
+
+        logs: (P, K) log p(s | I), keys: (P,) of the noise -> (P, draws)
+        """
+        if self.config.template_choice == "gumbel":
+            u = uniforms(keys, CONTEXT_NOISE, 0, logs.shape[1])
+            logs = logs - temperature * torch.log(-torch.log(u)).to(logs.dtype)
+        ranked = logs.sort(dim=1, descending=True, stable=True).indices
+        return ranked[:, torch.arange(draws, device=logs.device) % logs.shape[1]]
+
+    def draw(self, tokens: UniqueTokens, state: DecodeState) -> tuple[LatentState | None, LatentState | None]:
+        return state.context, None
