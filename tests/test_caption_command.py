@@ -54,7 +54,7 @@ def test_command_writes_json_and_a_page(folder: Path, tmp_path: Path) -> None:
     assert [result["photo"] for result in results] == [str(path) for path in EXAMPLES[:2]]
     for result in results:
         for caption in result["captions"]:
-            assert set(caption) == {"text", "alt", "log_probability", "words"}
+            assert set(caption) == {"text", "alt", "log_probability", "support", "words"}
             assert all(set(word) == {"word", "box", "weight"} for word in caption["words"])
     text = page.read_text()
     assert text.count("<figure>") == 2

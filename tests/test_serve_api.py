@@ -236,7 +236,7 @@ class Slow:
     """A captioner whose words come only when they are let."""
 
     def __init__(self, captioner: Captioner) -> None:
-        self.detector = captioner.detector
+        self.detector, self.see = captioner.detector, captioner.see
         self._captioner = captioner
         self.let = threading.Event()
         self.began = threading.Event()

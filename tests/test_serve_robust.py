@@ -175,7 +175,7 @@ class Slow:
     """A captioner that is in no hurry: it writes when it is let, and asks `check` meanwhile, as every search does."""
 
     def __init__(self, captioner: Captioner, checks: bool = True) -> None:
-        self.detector = captioner.detector
+        self.detector, self.see = captioner.detector, captioner.see
         self._captioner = captioner
         self._checks = checks
         self.let = threading.Event()
@@ -231,7 +231,7 @@ def test_stuck_workers_are_seen_by_readiness_and_replaced(captioner: Captioner) 
     release = threading.Event()
 
     class Stuck:
-        detector = captioner.detector
+        detector, see = captioner.detector, staticmethod(captioner.see)
         stuck = True
 
         def describe(self, *given: Any, **options: Any) -> Any:
