@@ -21,7 +21,7 @@ from coscap.search.config import SearchSettings, settings_from
 from coscap.search.generate import generate
 from coscap.search.select import rescore, select
 from coscap.search.variations import Keep, keep_latents, vary
-from coscap.shipped import SHIPPED, check_device, detector_name, model_folder
+from coscap.shipped import SHIPPED, Runtime, detector_name, load_model
 from coscap.text.objects import ObjectClasses, load_classes
 from coscap.text.vocabulary import Vocabulary
 from coscap.vision.detectors import Detector, load_detector
@@ -157,14 +157,16 @@ class Captioner:
         *,
         device: str = "cpu",
         detector: Detector | str | None = None,
+        runtime: Runtime | None = None,
+        providers: Sequence[str] | None = None,
     ) -> "Captioner":
-        """The model inside the package, one in a folder (a run of `coscap train`), or `owner/name` on a hub."""
-        check_device(device)
-        from coscap.models.hub import load_pretrained
-        from coscap.models.stepper import TorchStepper
+        """The model inside the package, one in a folder (a run of `coscap train`), or `owner/name` on a hub.
 
-        loaded = load_pretrained(model_folder(model))
-        return cls(loaded, TorchStepper(loaded.model.to(device).eval()), detector, device)
+        A folder with graphs runs in onnxruntime, on its `providers`, any other in torch; `runtime` chooses where there
+        is a choice.
+        """
+        loaded, steps = load_model(model, device, runtime, providers)
+        return cls(loaded, steps, detector, device)
 
     @cached_property
     def detector(self) -> Detector:

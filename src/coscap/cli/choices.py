@@ -1,6 +1,6 @@
 """Options that several verbs have, with one name and one help text."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,6 +17,13 @@ Detector = Annotated[
         "--detector",
         help="What finds the regions: builtin, hf:NAME_OR_DIR or torchvision:NAME. Unset: the one that the model was "
         "trained with.",
+    ),
+]
+Runtime = Annotated[
+    Literal["onnx", "torch"] | None,
+    typer.Option(
+        "--runtime",
+        help="onnx (onnxruntime; the model needs graphs, see `coscap export`) or torch. Unset: onnx where there are graphs.",
     ),
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
