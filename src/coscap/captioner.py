@@ -23,7 +23,7 @@ from coscap.search.config import SearchSettings, settings_from
 from coscap.search.generate import generate
 from coscap.search.select import per_token, rescore, select, unit_interval
 from coscap.search.variations import Keep, keep_latents, vary
-from coscap.shipped import SHIPPED, check_device, detector_name, model_folder
+from coscap.shipped import SHIPPED, Runtime, detector_name, load_model
 from coscap.text.faults import mend_articles
 from coscap.text.objects import ObjectClasses, load_classes
 from coscap.text.vocabulary import Vocabulary
@@ -177,18 +177,17 @@ class Captioner:
         device: str = "cpu",
         detector: Detector | str | None = None,
         bank: str | Path | None = SHIPPED,
+        runtime: Runtime | None = None,
+        providers: Sequence[str] | None = None,
     ) -> "Captioner":
         """The model inside the package, one in a folder (a run of `coscap train`), or `owner/name` on a hub.
 
         `bank` holds captions of other pictures to agree with (`coscap bank`); that of the package if not given, None
-        for none, and then nothing judges captions either.
+        for none, and then nothing judges captions either. A folder with graphs runs in onnxruntime, on its
+        `providers`, any other in torch; `runtime` chooses where there is a choice.
         """
-        check_device(device)
-        from coscap.models.hub import load_pretrained
-        from coscap.models.stepper import TorchStepper
-
-        loaded = load_pretrained(model_folder(model))
-        return cls(loaded, TorchStepper(loaded.model.to(device).eval()), detector, device, open_judge(bank))
+        loaded, steps = load_model(model, device, runtime, providers)
+        return cls(loaded, steps, detector, device, open_judge(bank))
 
     @cached_property
     def detector(self) -> Detector:

@@ -1,13 +1,17 @@
 """What a user's name of a model leads to: its folder, the detector that it was trained with, a device that is there."""
 
 import sys
+from collections.abc import Sequence
 from importlib.resources import files as resources
 from pathlib import Path
+from typing import Any, Literal
 
 from coscap.errors import UserError
+from coscap.extras import needed
 from coscap.vision.regions import Recipe
 
 SHIPPED = "shipped"  # the name of the model inside the package
+Runtime = Literal["onnx", "torch"]
 
 
 def model_folder(name: str | Path) -> str | Path:
@@ -16,6 +20,40 @@ def model_folder(name: str | Path) -> str | Path:
         return Path(str(resources("coscap"))) / "weights" / "captioner"
     best = Path(name) / "best"
     return best if best.is_dir() else name
+
+
+def load_model(
+    name: str | Path,
+    device: str = "cpu",
+    runtime: Runtime | None = None,
+    providers: Sequence[str] | None = None,
+) -> tuple[Any, Any]:
+    """A model with all that belongs to it, and the same as searches use it (coscap.seam.SearchModel).
+
+    In onnxruntime if the folder has graphs and a CPU or `providers` are asked for, in torch otherwise.
+    """
+    from coscap.runtime import has_graphs, load_runtime
+
+    if runtime not in (None, "onnx", "torch"):
+        raise UserError(f"The runtime is {runtime!r}, and onnx or torch was expected.")
+    folder = model_folder(name)
+    graphs = has_graphs(folder)
+    if runtime is None:
+        runtime = "onnx" if graphs and (device == "cpu" or providers) else "torch"
+    if runtime == "onnx":
+        if not graphs:
+            raise UserError(f"{name} has no graphs for onnxruntime; make them: coscap export {name} --here.")
+        if providers is None:
+            providers = ("CPUExecutionProvider",) if device == "cpu" else ("CUDAExecutionProvider",)
+        loaded = load_runtime(folder, providers=providers)
+        return loaded, loaded.model
+    with needed(f"{name} in torch"):
+        check_device(device)
+        from coscap.models.hub import load_pretrained
+        from coscap.models.stepper import TorchStepper
+
+        pretrained = load_pretrained(folder)
+    return pretrained, TorchStepper(pretrained.model.to(device).eval())
 
 
 def detector_name(recipe: Recipe | None, source: str) -> str:

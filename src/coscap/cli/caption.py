@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coscap.cli.choices import Accurate, BankChoice, Detector, Device, Diverse, Model, Variety
+from coscap.cli.choices import Accurate, BankChoice, Detector, Device, Diverse, Model, Runtime, Variety
 from coscap.errors import UserError
 from coscap.search.config import SearchSettings, search_options
 
@@ -115,6 +115,7 @@ def caption(
     ] = "",
     urls: Annotated[bool, typer.Option("--urls", help="Allow http and https addresses as PHOTO.")] = False,
     device: Device = "cpu",
+    runtime: Runtime = None,
     *,
     settings: SearchSettings,
 ) -> None:
@@ -127,7 +128,7 @@ def caption(
     from coscap.progress import bar, say
     from coscap.shipped import check_device
 
-    # All that can be wrong is found before torch and the model are loaded.
+    # All that can be wrong is found before the model is loaded.
     count = n or (1 if alt else 5)
     settings, chosen_variety = manner(settings, variety, accurate, diverse)
     if as_json and jsonl:
@@ -152,7 +153,9 @@ def caption(
         shown = CaptionPrinter(table=not (as_json or jsonl or file), jsonl=jsonl, alt=alt, alts=alts)
         if len(todo) < len(sources):
             say(f"{len(sources) - len(todo):,} of {len(sources):,} photographs have their captions already.")
-        captioner = Captioner.from_pretrained(model, device=device, detector=detector, bank=bank)
+        captioner = Captioner.from_pretrained(
+            model, device=device, detector=detector, bank=bank, runtime=runtime
+        )
         size = captioner.detector.batch
         errors: dict[str, str] = {}
         rows: list[Row] = []

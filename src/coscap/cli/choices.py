@@ -1,6 +1,6 @@
 """Options that several verbs have, with one name and one help text."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -25,6 +25,13 @@ BankChoice = Annotated[
         "--bank",
         help="Captions of similar pictures to agree with: a folder of `coscap bank`, shipped, or none, which shows "
         "captions by likelihood alone.",
+    ),
+]
+Runtime = Annotated[
+    Literal["onnx", "torch"] | None,
+    typer.Option(
+        "--runtime",
+        help="onnx (onnxruntime; the model needs graphs, see `coscap export`) or torch. Unset: onnx where there are graphs.",
     ),
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]

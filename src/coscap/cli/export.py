@@ -16,25 +16,39 @@ def export(
             help="A run of `coscap train`, a saved model, a hub name, or shipped, the model of the package.",
         ),
     ],
-    onnx: Annotated[Path, typer.Option("--onnx", help="The folder to write, e.g. captioner-onnx.")],
+    onnx: Annotated[
+        Path | None, typer.Option("--onnx", help="The folder to write, e.g. captioner-onnx.")
+    ] = None,
+    here: Annotated[
+        bool, typer.Option("--here", help="Put the graphs beside the weights, in the model's own folder.")
+    ] = False,
 ) -> None:
     """Write a captioner as ONNX graphs that onnxruntime runs without torch, checked against torch.
 
-    The folder holds the graphs, the vocabulary and a manifest; examples/onnx_caption.py captions with it.
+    The folder holds weights, graphs, vocabulary and a manifest; --model takes it, and examples/onnx_caption.py captions
+    with it without coscap.
 
     Example: coscap export shipped --onnx captioner-onnx
     """
-    from importlib.util import find_spec
-
-    if find_spec("onnx") is None or find_spec("onnxscript") is None:
-        raise UserError("coscap export needs onnx and onnxscript; run: pip install 'coscap[export]'.")
-    from coscap.export.onnx import export as write
+    from coscap.extras import needed
     from coscap.files import check_output
-    from coscap.models.hub import load_pretrained
     from coscap.shipped import model_folder
 
-    check_output(onnx, folder=True)
-    written = write(load_pretrained(model_folder(run)), onnx)
+    if (onnx is None) != here:
+        raise UserError("coscap export writes either --onnx FOLDER or, with --here, the model's own folder.")
+    if onnx is not None:
+        check_output(onnx, folder=True)
+    with needed("coscap export"):
+        from coscap.export.onnx import add_graphs
+        from coscap.export.onnx import export as write
+        from coscap.models.hub import load_pretrained
+
+    source = model_folder(run)
+    if onnx is None and not Path(source).is_dir():
+        raise UserError(f"--here: {run} is no folder; write its graphs to a folder with --onnx.")
+    loaded = load_pretrained(source)
+    folder = Path(source) if onnx is None else onnx
+    written = add_graphs(loaded, folder) if onnx is None else write(loaded, folder)
     for name, size in written.files.items():
-        typer.echo(f"{onnx / name}  {size / 1e6:.1f} MB")
+        typer.echo(f"{folder / name}  {size / 1e6:.1f} MB")
     typer.echo(f"checked against torch: the largest difference is {written.difference:.1e}")

@@ -26,6 +26,7 @@ from coscap.cli import (
     train,
 )
 from coscap.errors import UserError, reason, shown
+from coscap.extras import missing
 
 app = typer.Typer(
     name="coscap",
@@ -89,6 +90,8 @@ def main() -> None:
         sys.exit(code if isinstance(code, int) else 0)
     except UserError as error:
         sys.exit(_complain(str(error)))
+    except ModuleNotFoundError as error:
+        sys.exit(_complain(str(missing(error, "this command"))))
     except _WRONG as error:
         sys.exit(_complain_of_line(error))
     except (KeyboardInterrupt, typer.Abort):

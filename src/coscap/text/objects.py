@@ -109,13 +109,13 @@ def load_classes(source: str | Path = "coco") -> ObjectClasses:
 
 @cache
 def _coco() -> ObjectClasses:
-    return _read(_FOLDER / "coco.yaml")
+    return _read(_FOLDER / "coco.json")
 
 
 def _read(path: Path) -> ObjectClasses:
     if path.suffix.lower() not in (".yaml", ".yml", ".json"):
         return _read_lines(path)
-    content = _read_yaml(path)
+    content = _read_table(path)
     classes = tuple(_object_class(path, str(name), words) for name, words in content["classes"].items())
     _check(path, classes)
     return ObjectClasses(str(content.get("name", path.stem)), classes, _rules(path, _english() | content))
@@ -149,16 +149,16 @@ def _as_tokens(name: str) -> str:
 
 @cache
 def _english() -> dict[str, Any]:
-    return _read_yaml(_FOLDER / "english.yaml")
+    return _read_table(_FOLDER / "english.json")
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def _read_table(path: Path) -> dict[str, Any]:
     content = read_json(path) if path.suffix.lower() == ".json" else read_yaml(path)
     if not isinstance(content, dict) or (
-        path.name != "english.yaml" and not isinstance(content.get("classes"), dict)
+        path != _FOLDER / "english.json" and not isinstance(content.get("classes"), dict)
     ):
         raise UserError(f"{path} has no mapping `classes` of class names to words; see docs/text.md.")
-    unknown = set(content) - {"name", "classes", *_WORD_LISTS, *_WORD_TABLES}
+    unknown = set(content) - {"about", "name", "classes", *_WORD_LISTS, *_WORD_TABLES}
     if unknown:
         known = ", ".join(("name", "classes", *_WORD_LISTS, *_WORD_TABLES))
         raise UserError(f"{path} has the unknown key `{min(map(str, unknown))}`; the keys are {known}.")
