@@ -61,7 +61,8 @@ class Flow(nn.Module):
     def log_probability(self, z: Tensor, condition: Tensor) -> Tensor:
         """log p(z | c), (B,)"""
         e, log_determinant = self(z, condition)
-        return standard_normal(e) + log_determinant
+        found: Tensor = standard_normal(e) + log_determinant
+        return found
 
 
 def standard_normal(e: Tensor) -> Tensor:

@@ -110,7 +110,7 @@ class Lnfmm(CaptionLatentModel):
 
     def picture_cost(self, v: Tensor, shared: Tensor) -> Tensor:
         """-log p(v-bar | z_s) up to a constant, times its weight. v: (B, F), shared: (B, Zs) -> (B,)"""
-        missed = (v.detach() - self.picture(shared)).square().sum(1)
+        missed: Tensor = (v.detach() - self.picture(shared)).square().sum(1)
         return 0.5 * self.config.picture_weight * missed
 
     def unpaired_picture_cost(self, forced: TeacherForcedBatch, v: Tensor) -> Tensor:
