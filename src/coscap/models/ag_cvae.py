@@ -31,7 +31,7 @@ class AgCvae(CaptionLatentModel):
         width = config.context_latent
         directions = torch.randn(config.classes + 1, width)  # the last one is for pictures without a category
         self.means = nn.Parameter(directions / directions.norm(dim=1, keepdim=True))  # (C + 1, Z) mu_k
-        self.encoder = CaptionEncoder(config)
+        self.encoder = CaptionEncoder(config, config.context_posterior_sees_picture)
         self.posterior = nn.Linear(config.context_posterior + width, 2 * width)
         with torch.no_grad():  # begins as the prior: the same mean, the same deviation
             self.posterior.bias[:width] = 0

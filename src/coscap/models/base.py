@@ -189,12 +189,13 @@ class CaptionModel(nn.Module, ABC):
         """
         forced = self.teacher_force(batch, generator, keys)
         latents = self.infer(forced, objects)
+        regions, rows = self.looked_at(forced, latents)
         hidden, _ = self.decoder(
             self.decoder_words(self.input_tokens(forced)),
             latents.z,
             latents.objects,
-            self.decoder.encode(forced.regions),
-            batch.rows,
+            self.decoder.encode(regions),
+            rows,
             forced.packing,
             self.attention_dropout(forced),
         )
@@ -203,6 +204,10 @@ class CaptionModel(nn.Module, ABC):
     @abstractmethod
     def infer(self, forced: TeacherForcedBatch, objects: str) -> InferredLatents:
         """The latents of a batch and what they cost; `objects` says where z^o comes from, posterior or prior."""
+
+    def looked_at(self, forced: TeacherForcedBatch, latents: InferredLatents) -> tuple[RegionValues, Tensor]:
+        """The regions that the decoder sees, and the place of each caption among them, (B,)."""
+        return forced.regions, forced.batch.rows
 
     def teacher_force(
         self, batch: Batch, generator: torch.Generator | None, keys: Tensor | None

@@ -16,7 +16,8 @@ class ModelConfig(BaseModel):
 
     kind: str = "cos_cvae"
     """Which model: cos_cvae (the context-object split), seq_cvae (one latent sequence), ag_cvae (one latent a caption,
-    prior from the detected categories), pos (part-of-speech templates), updown (no latents)."""
+    prior from the detected categories), pos (part-of-speech templates), lnfmm (shared and text's latent,
+    priors by normalising flows), updown (no latents)."""
     decoder: str = "updown"
     """Which decoder: updown (attention over regions), mean (one LSTM on the mean feature, without attention)."""
     vocabulary: int = Field(10_000, ge=7)
@@ -104,6 +105,16 @@ class ModelConfig(BaseModel):
     category_deviation: float = Field(0.1, gt=0)
     """Standard deviation of the prior of an ag_cvae, the same for all categories and dimensions."""
 
+    text_latent: int = Field(32, ge=2)
+    """Width of the text's own latent in an lnfmm; context_latent is that of the shared one. Both must be even."""
+    flow_layers: int = Field(4, ge=1)
+    """Coupling layers of each flow of an lnfmm."""
+    flow_width: int = Field(256, ge=1)
+    """Hidden units of each coupling layer of an lnfmm, and of what gives the picture back."""
+    picture_weight: float = Field(1.0, ge=0)
+    """Weight of giving v-bar back from the shared latent of an lnfmm."""
+    unpaired_share: float = Field(0.0, ge=0, le=1)
+    """The share of training pictures that an lnfmm learns from without knowing which captions are theirs."""
     templates: int = Field(1024, ge=2)
     """Part-of-speech templates of a pos model."""
     template_choice: Literal["likeliest", "gumbel"] = "likeliest"

@@ -95,4 +95,5 @@ class MeanDecoder(UpDownDecoder):
             torch.addmm(gates, state.language_h, transposed(self.hidden)), state.language_c
         )
         attention = torch.softmax(regions.cell.masked, dim=1).index_select(0, groups.owners)
-        return h, attention, CellState(state.attention_h, state.attention_c, h, c)
+        idle = torch.zeros_like(state.attention_h)  # anew, for a graph cannot pass an input on as an output
+        return h, attention, CellState(idle, idle.clone(), h, c)

@@ -15,10 +15,10 @@ class CaptionLatentModel(CaptionModel):
         assert self.words is not None
         return self.words
 
-    def caption_noise(self, forced: TeacherForcedBatch, width: int) -> Tensor:
+    def caption_noise(self, forced: TeacherForcedBatch, width: int, stream: int = CONTEXT_NOISE) -> Tensor:
         """The noise of each caption, (B, width): that of its first word."""
         first = forced.packing.sizes[0]
-        noise = forced.noise.normals(CONTEXT_NOISE, width)[:first]  # (B, width), by falling length
+        noise = forced.noise.normals(stream, width)[:first]  # (B, width), by falling length
         return noise.new_zeros(noise.shape).index_copy(0, forced.packing.captions[:first], noise)
 
     def at_first_words(self, forced: TeacherForcedBatch, cost: Tensor) -> tuple[Tensor, Tensor]:
@@ -28,11 +28,11 @@ class CaptionLatentModel(CaptionModel):
 
 
 class CaptionEncoder(nn.Module):
-    """x, v-bar ─▶ LSTM ─▶ h_T, the last hidden state of each caption"""
+    """x (, v-bar) ─▶ LSTM ─▶ h_T, the last hidden state of each caption"""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, sees_picture: bool) -> None:
         super().__init__()
-        picture = config.value_width if config.context_posterior_sees_picture else 0
+        picture = config.value_width if sees_picture else 0
         self.encoder = RecurrentEncoder(
             config.encoder_cell, config.word_width, picture, config.context_posterior
         )

@@ -14,6 +14,7 @@ from coscap.models.base import CaptionModel
 from coscap.models.config import ModelConfig, read_config
 from coscap.models.cos_cvae import CosCvae
 from coscap.models.decoder import UpDownDecoder
+from coscap.models.lnfmm import Lnfmm
 from coscap.models.mean_decoder import MeanDecoder
 from coscap.models.pos import Pos
 from coscap.models.seq_cvae import SeqCvae
@@ -24,6 +25,7 @@ KINDS: dict[str, type[CaptionModel]] = {
     "seq_cvae": SeqCvae,
     "ag_cvae": AgCvae,
     "pos": Pos,
+    "lnfmm": Lnfmm,
     "updown": UpDown,
 }
 DECODERS: dict[str, type[UpDownDecoder]] = {"updown": UpDownDecoder, "mean": MeanDecoder}

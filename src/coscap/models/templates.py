@@ -125,4 +125,5 @@ def _medoid(sequences: Sequences, counts: NDArray[np.int64], members: NDArray[np
 
 
 def _one_hot(sequences: Sequences) -> NDArray[np.float32]:
-    return (sequences[:, :, None] == np.arange(len(TAGS))).reshape(len(sequences), -1).astype(np.float32)
+    same: NDArray[np.bool_] = sequences[:, :, None] == np.arange(len(TAGS))  # (S, LENGTH, tags)
+    return same.reshape(len(sequences), -1).astype(np.float32)

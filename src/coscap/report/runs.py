@@ -20,6 +20,7 @@ METHODS = {
     "ag_cvae, mean": "AG-CVAE",
     "ag_cvae": "AG-CVAE (attn)",
     "pos": "POS",
+    "lnfmm": "LNFMM",
     "updown": "UpDown",
 }
 """The paper's name of each kind of run; a kind that the paper does not have is called by its own name. The decoder is
