@@ -9,13 +9,14 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraint
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# torch goes in first and by itself, so that no other package's range can choose another build of it.
+# All that captions need: no torch.
 $(VENV)/.user: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) torch==2.13.0
 	$(PIP) -e .
 	touch $@
 
+# torch goes in first and by itself, so that no other package's range can choose another build of it.
 $(VENV)/.dev: $(VENV)/.user
+	$(PIP) torch==2.13.0
 	$(PIP) -e '.[dev]'
 	touch $@
 
@@ -37,7 +38,7 @@ lowest:
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python scripts/lowest.py > $(LOWEST)/lowest.txt
 	$(LOWEST_PIP) torch
-	$(LOWEST_PIP) -e '.[bulk,coco,detectors,export,heic,plots,serve]' pytest hypothesis httpx
+	$(LOWEST_PIP) -e '.[bulk,coco,detectors,export,heic,metrics,plots,serve,train]' pytest hypothesis httpx
 	$(LOWEST)/bin/python -m pytest
 
 soak: $(VENV)/.dev

@@ -27,7 +27,11 @@ def caption(folder, photo, draws, noise, longest=20):
     manifest = json.loads(Path(folder, "manifest.json").read_text())
     units = json.loads(Path(folder, "vocabulary.json").read_text())["units"]
     sessions = {path.stem: onnxruntime.InferenceSession(path) for path in Path(folder).glob("*.onnx")}
-    feed = {name: np.zeros((draws, width), np.float32) for name, width in manifest["states"].items()}
+    latents, feed = manifest["latents"].items(), {}
+    for name, width in manifest["states"].items():  # width 0: one whole number for each caption
+        feed[name] = np.zeros((draws, width), np.float32) if width else np.zeros(draws, np.int64)
+    for name, width in latents:  # none is given, all are drawn
+        feed |= {f"{name}_given": np.zeros((draws, width), np.float32), f"{name}_use": np.zeros(draws, np.int64)}
 
     def run(name, **given):
         """Inputs come from what is known so far, outputs join it; next_h is the h of the next word."""
@@ -43,13 +47,13 @@ def caption(folder, photo, draws, noise, longest=20):
     run("start")
     end, said = manifest["tokens"]["end"], []
     feed |= {"temperatures": np.ones(2, np.float32), "owners": np.zeros(draws, np.int64)}
-    feed["tokens"] = np.full(draws, manifest["tokens"]["start"])
+    feed |= {"ids": np.full(draws, manifest["tokens"]["start"]), "places": np.arange(draws)}
     for step in range(longest):
-        drawn = {name: noise(step, name, (draws, width)) for name, width in manifest["noise"].items()}
-        run("priors", **drawn)
-        run("decoder")
-        feed["tokens"] = feed["log_probabilities"].argmax(1)
-        said.append(feed["tokens"])
+        for name, width in latents:
+            feed[f"{name}_noise"] = noise(step, name, (draws, width))
+        run("step")
+        feed["ids"] = feed["log_probabilities"].argmax(1)
+        said.append(feed["ids"])
     rows = [[*row, end] for row in np.stack(said, axis=1)]
     return [" ".join(units[word] for word in row[: row.index(end)]) for row in rows]
 

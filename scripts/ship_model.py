@@ -1,4 +1,4 @@
-"""Put the best model of a run into the package, in half precision.
+"""Put the best model of a run into the package, in half precision and with its graphs.
 
     python scripts/ship_model.py runs/first
 
@@ -14,6 +14,7 @@ import torch
 import yaml
 
 from coscap.data.collate import region_batch
+from coscap.export.onnx import add_graphs
 from coscap.models import Pretrained, load_pretrained, save_pretrained
 from coscap.text.vocabulary import START
 from coscap.vision.detectors import load_detector
@@ -39,6 +40,7 @@ def main() -> None:
         notes={"training": training(run), "validation": validation(run)},
         dtype="float16",
     )
+    add_graphs(load_pretrained(TARGET), TARGET)  # captions need no torch then
     size = sum(path.stat().st_size for path in TARGET.iterdir()) / 1e6
     print(f"{TARGET.relative_to(ROOT)}: {size:.1f} MB")
     print(f"largest difference of a log-probability: {difference(best, load_pretrained(TARGET)):.4f}")

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, IO
 
 from coscap.errors import UserError, reason
 
@@ -183,6 +183,19 @@ def read_bytes(path: str | Path) -> bytes:
         raise UserError(f"{path} is a folder, and a file was expected.") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({reason(error)}).") from None
+
+
+def lock_file(file: IO[Any]) -> bool:
+    """Lock an open file until it is closed; False if another process has. A system without such locks locks nothing."""
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def sha256(path: str | Path) -> str:

@@ -7,7 +7,6 @@ Only the process that the user started writes here. So a part that is there coun
 writers, and the names in the parts are all that a second run needs to know.
 """
 
-import fcntl
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from coscap.errors import UserError
-from coscap.files import whole_file
+from coscap.files import lock_file, whole_file
 
 CAPTIONS = pa.schema(
     [
@@ -110,13 +109,11 @@ class Out:
             raise UserError(
                 f"{self.folder} cannot be written ({error.strerror}); choose another --out."
             ) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not lock_file(lock):
             lock.close()
             raise UserError(
                 f"{self.folder} is being written by another run; wait for it or choose another --out."
-            ) from None
+            )
         return lock
 
     def _parts(self) -> list[Path]:

