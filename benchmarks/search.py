@@ -20,7 +20,8 @@ import torch
 from coscap.data.batch import RegionBatch
 from coscap.models import build_model, preset
 from coscap.models.stepper import TorchStepper
-from coscap.search import SearchSettings, generate
+from coscap.search.config import SearchSettings
+from coscap.search.generate import generate
 from coscap.text.vocabulary import SPECIAL, Vocabulary
 
 PICTURES, ALONE, REGIONS, UNITS = 64, 8, 36, 9000

@@ -10,7 +10,8 @@ from coscap.data.batch import RegionBatch
 from coscap.data.loader import Loader
 from coscap.models import CaptionModel, ModelConfig, build_model, load_pretrained
 from coscap.models.stepper import TorchStepper
-from coscap.search import SearchSettings, generate
+from coscap.search.config import SearchSettings
+from coscap.search.generate import generate
 from coscap.text.vocabulary import END, START
 from coscap.training.config import read_config
 from coscap.training.pieces import split

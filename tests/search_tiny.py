@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from coscap.data.batch import RegionBatch
 from coscap.models.noise import normals, row_keys
-from coscap.seam import Candidates, Floats, Ints, LatentValues, RegionArrays, TokenMask
-from coscap.search import Caption
+from coscap.seam import Candidates, Caption, Floats, Ints, LatentValues, RegionArrays, TokenMask
 from coscap.text.vocabulary import END, SPECIAL, START, Vocabulary
 
 WORDS = ("a", "zebra", "zebras", "near", "car", "fire hydrant")

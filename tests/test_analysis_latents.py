@@ -22,7 +22,8 @@ from coscap.errors import UserError
 from coscap.metrics import cider_plain
 from coscap.models import build_model, load_pretrained, preset, save_pretrained
 from coscap.models.stepper import TorchStepper
-from coscap.search import SearchSettings, generate
+from coscap.search.config import SearchSettings
+from coscap.search.generate import generate
 from coscap.text import Vocabulary
 from coscap.vision.store import RegionStore
 from search_tiny import one_thread as one_thread

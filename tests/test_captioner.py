@@ -17,8 +17,9 @@ from coscap.alt import alt_text
 from coscap.captioner import PhotoCaption, PhotoError, as_picture, manner
 from coscap.data.collate import region_batch
 from coscap.errors import UserError
-from coscap.seam import LatentValues, RegionArrays
-from coscap.search import Caption, SearchSettings, generate
+from coscap.seam import Caption, LatentValues, RegionArrays
+from coscap.search.config import SearchSettings
+from coscap.search.generate import generate
 from coscap.search.select import rescore, select
 from coscap.search.variations import read_latents
 from coscap.shipped import detector_name

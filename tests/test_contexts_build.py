@@ -17,7 +17,7 @@ from coscap.data.prepared import Prepared
 from coscap.errors import UserError
 from coscap.models import CosCvae, ModelConfig
 from coscap.models.pseudo import pseudo_loss
-from coscap.search import Caption
+from coscap.seam import Caption
 from coscap.text import load_classes
 from coscap.text.vocabulary import SLOT, SLOTS
 from coscap.training.config import Pseudo

@@ -98,8 +98,8 @@ def test_pictures_without_captions_are_kept(tmp_path: Path) -> None:
         int(data.image_ids[i]) for i in range(len(data)) if i not in set(unpaired)
     }
     assert len(data.captions_in("unpaired")) == 0
-    only = prepared(tmp_path / "e", [Picture(1, "a.jpg"), Picture(2, "b.jpg")])
-    assert only.captions == 0 and len(only.images("unpaired")) == 2 and len(only.vocabulary) > 80
+    with pytest.raises(UserError, match="none of its 2 pictures has a caption"):
+        prepared(tmp_path / "e", [Picture(1, "a.jpg"), Picture(2, "b.jpg")])
 
 
 def test_splits_subsets_and_references(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from coscap.errors import UserError
 from coscap.export import onnx as exporting
 from coscap.models import Pretrained, build_model, preset
 from coscap.models.noise import normals, row_keys
-from coscap.search import SearchSettings, generate
+from coscap.search.config import SearchSettings
+from coscap.search.generate import generate
 from coscap.text import Vocabulary
 from coscap.vision.builtin import session
 from coscap.vision.pictures import open_picture

@@ -381,8 +381,8 @@ def test_an_output_that_is_an_input_is_refused(
     command = ["rerank", samples, "--keep", 1, "--by", "likelihood", "--regions", store, "--train", train]
     for out in (samples, tmp_path / "link.json", train, store, tmp_path / "." / "s.json"):
         code, _, err = run(capsys, monkeypatch, *command, "--out", out)
-        assert (code, "would be overwritten" in err, err.count("\n")) == (2, True, 1)
+        assert (code, "would be written over" in err, err.count("\n")) == (2, True, 1)
     code, _, err = run(capsys, monkeypatch, "evaluate", samples, "-r", train, "--json", samples)
-    assert (code, "would be overwritten" in err) == (2, True)
+    assert (code, "would be written over" in err) == (2, True)
     assert {path: path.read_bytes() for path in before} == before
     assert run(capsys, monkeypatch, *command, "--out", tmp_path / "best.json")[0] == 0

@@ -15,8 +15,9 @@ from coscap.models.stepper import TorchStepper
 from coscap.models.stepper import candidates as torch_candidates
 from coscap.runtime import load_runtime
 from coscap.runtime.candidates import candidates, top
-from coscap.seam import RegionArrays, TokenMask
-from coscap.search import Caption, SearchSettings, generate
+from coscap.seam import Caption, RegionArrays, TokenMask
+from coscap.search.config import SearchSettings
+from coscap.search.generate import generate
 from coscap.search.select import rescore
 from coscap.search.variations import keep_latents, vary
 from coscap.text import Vocabulary, load_classes
@@ -58,7 +59,10 @@ def made_regions(count: int, seed: int = 0) -> list[Regions]:
         features = random.standard_normal((size, 12)).astype(np.float16)
         found.append(
             Regions(
-                features, corners.astype(np.float32), np.array(labels, np.int16), random.random(size, np.float32)
+                features,
+                corners.astype(np.float32),
+                np.array(labels, np.int16),
+                random.random(size, np.float32),
             )
         )
     return found
@@ -180,7 +184,12 @@ def test_examples_in_both_runtimes() -> None:
     opened = graphs.open(EXAMPLES)
     regions = [graphs.detector.regions([each.picture])[0] for each in opened]
     names = [path.name for path in EXAMPLES]
-    for options in ({}, {"search": "beam"}, {"search": "diverse", "seed": 4}, {"search": "constrained", "must": ["red"]}):
+    for options in (
+        {},
+        {"search": "beam"},
+        {"search": "diverse", "seed": 4},
+        {"search": "constrained", "must": ["red"]},
+    ):
         expected, found = (each.describe(names, regions, 5, **options) for each in (plain, graphs))
         for one, other in zip(expected, found, strict=True):
             assert [each.text for each in other.captions] == [each.text for each in one.captions]

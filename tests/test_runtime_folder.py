@@ -83,7 +83,9 @@ for name, module in sorted(sys.modules.items()):
     core = [SOURCE / name for name in CORE]
     for line in python(code).split():
         path = Path(line)
-        if path.name == "__init__.py" or path.parent == SOURCE / "cli":  # verbs are imported for their options
+        if (
+            path.name == "__init__.py" or path.parent == SOURCE / "cli"
+        ):  # verbs are imported for their options
             continue
         assert any(path == each or each in path.parents for each in core), path
 
@@ -136,7 +138,9 @@ def test_runtime_is_chosen(folder: Path) -> None:
 def test_folder_of_another_version(folder: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**manifest, "format": "coscap onnx 1"}))
-    with pytest.raises(UserError, match=r"format 'coscap onnx 1', and this version of coscap reads 'coscap graphs 2'"):
+    with pytest.raises(
+        UserError, match=r"format 'coscap onnx 1', and this version of coscap reads 'coscap graphs 2'"
+    ):
         load_runtime(folder)
 
 
@@ -153,12 +157,17 @@ def test_changed_file(folder: Path, name: str) -> None:
 
 
 def test_provider_that_is_not_there(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"onnxruntime has no MadeUpProvider here, only .*CPUExecutionProvider"):
+    with pytest.raises(
+        UserError, match=r"onnxruntime has no MadeUpProvider here, only .*CPUExecutionProvider"
+    ):
         Captioner.from_pretrained(folder, providers=["MadeUpProvider"])
 
 
 def test_missing_extra_is_one_command() -> None:
-    with pytest.raises(UserError, match=r"x in torch needs torch; run: pip install 'coscap\[train\]'"), needed("x in torch"):
+    with (
+        pytest.raises(UserError, match=r"x in torch needs torch; run: pip install 'coscap\[train\]'"),
+        needed("x in torch"),
+    ):
         raise ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")
     with pytest.raises(ModuleNotFoundError):  # no extra would mend this
         missing(ModuleNotFoundError("no", name="mine"), "x")

@@ -6,8 +6,9 @@ import torch
 
 from coscap.models.stepper import top
 from coscap.seam import RegionArrays
-from coscap.search import SearchSettings, generate
 from coscap.search.beam import counts_within, ranks
+from coscap.search.config import SearchSettings
+from coscap.search.generate import generate
 from search_tiny import VOCABULARY, TinyModel, every_caption, one_picture, pictures, ranked, same
 from search_tiny import one_thread as one_thread
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coscap.search import SearchSettings, generate
+from coscap.search.config import SearchSettings
+from coscap.search.generate import generate
 from coscap.text.vocabulary import SPECIAL, Vocabulary
 from search_tiny import (
     IDS,

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from coscap.errors import UserError
-from coscap.search import Caption, SearchSettings, generate
-from coscap.search.config import settings_from
+from coscap.seam import Caption
+from coscap.search.config import SearchSettings, settings_from
 from coscap.search.constraints import TokenConstraints, shortest_way
+from coscap.search.generate import generate
 from coscap.text.vocabulary import SPECIAL, Vocabulary
 from search_tiny import VOCABULARY, TinyModel, contains, every_caption, pictures, ranked
 from search_tiny import one_thread as one_thread

@@ -7,7 +7,8 @@ import pytest
 
 from coscap.data.batch import RegionBatch
 from coscap.seam import Floats, RegionArrays
-from coscap.search import SearchSettings, generate
+from coscap.search.config import SearchSettings
+from coscap.search.generate import generate
 from search_tiny import IDS, VOCABULARY, TinyModel, one_picture, pictures, same
 from search_tiny import one_thread as one_thread
 

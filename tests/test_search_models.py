@@ -12,7 +12,8 @@ from coscap.data.batch import RegionBatch
 from coscap.models import CaptionModel, ModelConfig, build_model
 from coscap.models.stepper import TorchStepper, candidates
 from coscap.seam import TokenMask
-from coscap.search import SearchSettings, generate
+from coscap.search.config import SearchSettings
+from coscap.search.generate import generate
 from coscap.text.vocabulary import END, START
 from models_batch import make_regions
 from search_tiny import IDS, VOCABULARY, contains, one_picture, plain_candidates, same

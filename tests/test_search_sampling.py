@@ -8,7 +8,8 @@ import pytest
 
 from coscap.errors import UserError
 from coscap.seam import Candidates, Floats, RegionArrays
-from coscap.search import SearchSettings, generate
+from coscap.search.config import SearchSettings
+from coscap.search.generate import generate
 from coscap.search.sampling import choose
 from search_tiny import IDS, VOCABULARY, TinyModel, one_picture, pictures, same, scores_of
 from search_tiny import one_thread as one_thread

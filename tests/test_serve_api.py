@@ -47,7 +47,7 @@ def test_captions_are_those_of_the_captioner(client: TestClient, captioner: Capt
     assert answer.status_code == 200, answer.text
     told = answer.json()
     assert [result["photo"] for result in told] == [path.name for path in EXAMPLES[:2]]
-    from coscap.search import SearchSettings
+    from coscap.search.config import SearchSettings
 
     settings = SearchSettings(seed=4, latent_temperature=0.8, max_length=6)
     expected = [result.to_json() for result in captioner(EXAMPLES[:2], n=3, variety=0.3, settings=settings)]

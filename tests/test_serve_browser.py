@@ -11,7 +11,7 @@ from chromium import Browser, find_chromium
 from coscap import Captioner
 from coscap.captioner import ACCURATE, DIVERSE, as_picture
 from coscap.cli.page import figure, render
-from coscap.search import SearchSettings
+from coscap.search.config import SearchSettings
 from coscap.serve.app import create_app
 from coscap.serve.study.answers import Answers
 from coscap.serve.study.app import create_study_app

@@ -368,7 +368,7 @@ def test_a_large_photograph_gets_the_captions_that_the_command_gives(
     noise = np.random.default_rng(0).integers(0, 255, (50, 75, 3), np.uint8)
     path = tmp_path / "large.jpg"
     Image.fromarray(noise).resize((2400, 1600), Image.Resampling.BICUBIC).save(path, quality=90)
-    from coscap.search import SearchSettings
+    from coscap.search.config import SearchSettings
 
     expected = captioner(path, n=3, settings=SearchSettings(max_length=6))
     answer = client.post("/captions", files=[photo(path.read_bytes())], data={"n": "3", "max_length": "6"})

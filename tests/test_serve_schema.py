@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 
 from coscap import Captioner
-from coscap.search import SearchSettings
+from coscap.search.config import SearchSettings
 from coscap.serve.app import create_app
 from coscap.serve.limits import Limits
 from coscap.serve.wire import OWN, caption_model, caption_options, form_schema

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, IO
+from typing import IO, Any
 
 from coscap.errors import UserError, reason
 

@@ -9,8 +9,9 @@ import numpy as np
 from coscap.data.batch import RegionBatch
 from coscap.models.cos_cvae import CosCvae
 from coscap.models.stepper import TorchStepper
-from coscap.seam import RegionArrays
-from coscap.search import Caption, SearchSettings, generate
+from coscap.seam import Caption, RegionArrays
+from coscap.search.config import SearchSettings
+from coscap.search.generate import generate
 from coscap.search.variations import keep_latents, vary
 from coscap.text import ObjectClasses, Vocabulary, split
 

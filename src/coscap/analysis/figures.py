@@ -20,7 +20,7 @@ from coscap.analysis.traverse import Activity
 from coscap.analysis.variance import PARTS, Shares
 from coscap.files import whole_file
 from coscap.pages import STYLE, pyplot
-from coscap.search import Caption
+from coscap.seam import Caption
 from coscap.text import ObjectClasses
 
 _PART_COLOURS = {"context": CONTEXT_COLOUR, "objects": OBJECT_COLOUR, "both": BOTH_COLOUR}

@@ -14,8 +14,9 @@ from coscap.models import CosCvae, DecodeState, Latents, Pretrained, load_pretra
 from coscap.models.base import CONTEXT_NOISE, OBJECT_NOISE
 from coscap.models.noise import normals, row_keys
 from coscap.models.stepper import TorchState, TorchStepper
-from coscap.seam import RegionArrays
-from coscap.search import Caption, SearchSettings, sampling
+from coscap.seam import Caption, RegionArrays
+from coscap.search import sampling
+from coscap.search.config import SearchSettings
 from coscap.search.constraints import token_constraints
 from coscap.text import ObjectClasses, Vocabulary, load_classes
 from coscap.text.vocabulary import END, START

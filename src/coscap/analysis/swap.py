@@ -9,7 +9,7 @@ from coscap.analysis.apart import compare
 from coscap.analysis.steer import Writer
 from coscap.data.batch import RegionBatch
 from coscap.models.latents import Latents
-from coscap.search import Caption
+from coscap.seam import Caption
 from coscap.text import ObjectClasses, split
 
 HELD = ("context", "objects", "neither")

@@ -13,7 +13,7 @@ from coscap.analysis.steer import CONTEXT, OBJECTS, Writer
 from coscap.data import Prepared
 from coscap.data.batch import RegionBatch
 from coscap.data.collate import caption_batch
-from coscap.search import Caption
+from coscap.seam import Caption
 from coscap.vision.stores import Stores
 
 LATENTS = ("context", "objects")

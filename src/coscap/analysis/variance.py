@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from coscap.analysis.steer import CONTEXT, OBJECTS, Writer
 from coscap.data.batch import RegionBatch
 from coscap.metrics.grams import Grams, document_frequency, flat, inverse_frequency
-from coscap.search import Caption
+from coscap.seam import Caption
 from coscap.text import ObjectClasses, split
 
 Floats = NDArray[np.float64]

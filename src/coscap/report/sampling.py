@@ -23,7 +23,8 @@ from coscap.models.hub import Pretrained, load_pretrained
 from coscap.models.stepper import TorchStepper
 from coscap.progress import bar
 from coscap.report.runs import Run
-from coscap.search import SearchSettings, generate
+from coscap.search.config import SearchSettings
+from coscap.search.generate import generate
 from coscap.text import load_classes
 from coscap.vision.stores import Stores
 

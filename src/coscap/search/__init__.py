@@ -1,7 +1,5 @@
-"""How the tokens of a caption are chosen, on NumPy: latent sampling, beam, diverse and constrained beam search."""
+"""How the tokens of a caption are chosen, on NumPy: latent sampling, beam, diverse and constrained beam search.
 
-from coscap.seam import Caption
-from coscap.search.config import SearchSettings
-from coscap.search.generate import generate
-
-__all__ = ["Caption", "SearchSettings", "generate"]
+`coscap.search.generate.generate` is the way in. Nothing is imported here: the command reads `coscap.search.config` for
+its options, and help needs no NumPy.
+"""

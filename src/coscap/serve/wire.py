@@ -11,8 +11,7 @@ from annotated_types import Ge, Le, MaxLen
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from coscap.errors import UserError
-from coscap.search import SearchSettings
-from coscap.search.config import settings_from
+from coscap.search.config import SearchSettings, settings_from
 from coscap.serve.worker import CaptionOptions
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from coscap.errors import UserError
-from coscap.search import SearchSettings
+from coscap.search.config import SearchSettings
 from coscap.serve.limits import Limits
 from coscap.serve.stage import MOST_LOST, Check, Job, Stage, Supervisor
 

@@ -22,7 +22,9 @@ from coscap.data.loader import Loader
 from coscap.errors import UserError
 from coscap.models import CaptionModel
 from coscap.models.stepper import TorchStepper
-from coscap.search import Caption, SearchSettings, generate
+from coscap.seam import Caption
+from coscap.search.config import SearchSettings
+from coscap.search.generate import generate
 from coscap.text.vocabulary import Vocabulary
 from coscap.training.config import TrainConfig, Validation
 from coscap.training.interrupt import StopRequest
