@@ -358,4 +358,5 @@ def test_what_a_page_prints_is_compared_with_a_tolerance() -> None:
     printed = "samples.json: 10 captions\n│ CIDEr  │  0.4623 ±.410 │\n│ unique │ 90.0 │\n"
     assert not not_printed("samples.json: 10 captions\n│ CIDEr │ 0.4627 ±.411 │", printed)
     assert not_printed("│ CIDEr │ 0.4823 ±.410 │\n│ unique │ 90.0 │", printed) == ["│ CIDEr │ 0.4823 ±.410 │"]
+    assert not not_printed("samples.json: ...", printed) and not_printed("other.json: ...", printed)
     assert not_printed("│ Div-1 │ 90.0 │", printed) and not_printed("samples.json: 11 captions", printed)

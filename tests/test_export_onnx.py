@@ -104,6 +104,7 @@ def test_example_is_short_and_needs_neither_coscap_nor_torch(folder: Path) -> No
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert len(done.stdout.splitlines()) == 5
+    assert done.stderr == "", "onnxruntime has nothing to warn of"
 
 
 def test_regions_are_those_of_the_detector(

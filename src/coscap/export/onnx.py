@@ -139,7 +139,22 @@ def write_graph(graph: Graph, path: Path) -> None:
             verbose=False,
         )
         assert made is not None
+        _plain_casts(made.model)
         made.save(path, external_data=False)
+
+
+def _plain_casts(model: Any) -> None:
+    """Write each CastLike as the Cast that it is: onnxruntime cannot fold the former and warns of it."""
+    import onnx_ir
+
+    for node in model.graph.all_nodes():
+        if node.op_type == "CastLike":
+            like = node.inputs[1]
+            constant = onnx_ir.convenience.get_const_tensor(like)
+            kind = like.dtype if constant is None else constant.dtype
+            node.op_type = "Cast"
+            node.attributes.add(onnx_ir.AttrInt64("to", int(kind)))
+            node.resize_inputs(1)
 
 
 def _example(port: Port) -> Tensor:
