@@ -128,11 +128,11 @@ def test_loss_equals_a_plain_one():
     logits = model.classifier[2](torch.relu(model.classifier[0](mean)))
     expected = torch.nn.functional.cross_entropy(logits[batch.rows], torch.tensor(chosen), reduction="none")
     found = model.loss(batch, keys=KEYS)
-    torch.testing.assert_close(found.extra, expected)
+    torch.testing.assert_close(found.kl_context, expected)
     torch.testing.assert_close(
         model.encode(batch).context[:, 0], model.embedding.weight[torch.tensor(chosen)]
     )
-    assert float(found.kl_context.sum() + found.kl_object.sum()) == 0
+    assert float(found.extra.sum() + found.kl_object.sum()) == 0
 
 
 @pytest.mark.parametrize("choice", ["likeliest", "gumbel"])
