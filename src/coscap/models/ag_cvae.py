@@ -33,7 +33,7 @@ class AgCvae(CaptionLatentModel):
         self.means = nn.Parameter(directions / directions.norm(dim=1, keepdim=True))  # (C + 1, Z) mu_k
         self.encoder = CaptionEncoder(config, config.context_posterior_sees_picture)
         self.posterior = nn.Linear(config.context_posterior + width, 2 * width)
-        with torch.no_grad():  # begins as the prior: the same mean, the same deviation
+        with torch.no_grad():  # begins around the prior's mean, with the prior's deviation or a part of it
             self.posterior.bias[:width] = 0
             self.posterior.bias[width:] = self.log_variance + config.initial_log_variance
 

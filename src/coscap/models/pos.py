@@ -68,9 +68,10 @@ class Pos(CaptionLatentModel):
         batch = forced.batch
         chosen = self.template_of(batch.words)  # (B,)
         logs = torch.log_softmax(self.classifier(forced.regions.mean), dim=1)  # (P, K)
-        return InferredLatents(
-            context=self.embedding(chosen)[forced.packing.captions], extra=-logs[batch.rows, chosen]
-        )
+        # The posterior is certain of s, so that KL(q || p) = -log p(s | I).
+        cost, drawn = self.at_first_words(forced, -logs[batch.rows, chosen][:, None])
+        z = self.embedding(chosen)[forced.packing.captions]
+        return InferredLatents(context=z, kl_context=cost, context_draws=drawn)
 
     def encode(
         self, batch: Batch, *, generator: torch.Generator | None = None, keys: Tensor | None = None

@@ -17,7 +17,9 @@ COLOURS = {
     "beam": "#6b6b6b",
     "diverse": "#b0578d",
 }
-_FURTHER = ("#7a6fb0", "#b8860b", "#3b8ea5", "#8c564b")  # roles that the paper does not have
+_FURTHER = (
+    "#7a6fb0", "#b8860b", "#3b8ea5", "#8c564b", "#d98880", "#52796f", "#9c6644", "#4d4dff", "#a3b18a", "#e07be0",
+)  # other roles, in the order of their rows  # fmt: skip
 _LINES = ("-", "--", ":", "-.")  # for several runs of one role
 
 
