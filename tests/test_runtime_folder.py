@@ -46,7 +46,7 @@ def test_import_is_cheap() -> None:
     code = "import time, sys; before = set(sys.modules); t = time.process_time(); import coscap; "
     code += "print(time.process_time() - t); print(len(set(sys.modules) - before))"
     seconds, modules = python(code).split()
-    assert float(seconds) < 0.1 and int(modules) < 20
+    assert float(seconds) < 0.1 and int(modules) < 60
 
 
 def test_caption_needs_the_core_alone(tmp_path: Path) -> None:
