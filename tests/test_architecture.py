@@ -24,12 +24,13 @@ SHARED: dict[str, set[str]] = {
     "fetch": {"errors"},
     "progress": {"errors"},
     "alt": {"errors"},
+    "extras": {"errors"},
     "noise": {"seam"},
     "pages": {"errors", "files"},
     "seam": {"vision"},  # the type of regions
-    "shipped": {"errors", "vision"},
+    "shipped": {"errors", "extras", "vision", "runtime", "models"},  # finds a model and loads what runs it
 }
-SMALL = {"errors", "files", "progress", "__version__"}
+SMALL = {"errors", "extras", "files", "progress", "__version__"}
 BELOW_DATA = {"text", "vision"}
 BELOW_MODELS = {"data", *BELOW_DATA}
 BELOW_CAPTIONER = {"models", "contexts", "search", "runtime", "metrics", *BELOW_MODELS}
@@ -44,7 +45,7 @@ ROOMS: dict[str, set[str]] = {
     "search": {"seam", "noise", "text"},
     "runtime": {"seam", "noise", "shipped", "text", "vision"},
     "contexts": {"models", "shipped", *BELOW_MODELS},
-    "training": BELOW_CAPTIONER,
+    "training": {"seam", *BELOW_CAPTIONER},
     "export": {"models", "runtime", "seam", *BELOW_MODELS},
     "captioner": {"alt", "seam", "shipped", *BELOW_CAPTIONER},
     "analysis": {"pages", "seam", "shipped", *BELOW_CAPTIONER},
