@@ -74,22 +74,6 @@ def detector_name(recipe: Recipe | None, source: str) -> str:
     )
 
 
-def check_recipe(source: str, ours: Recipe | None, recipe: Recipe) -> None:
-    """Refuse regions that were made in another way than those of the model in `source`."""
-    if ours is None or recipe == ours:
-        return
-    for field in ("name", "width", "classes", "detections", "grid", "words", "most_words"):
-        mine, other = getattr(ours, field), getattr(recipe, field)
-        if mine != other:
-            break
-    if field in ("classes", "words"):
-        mine, other = f"{len(mine)} {field}", f"{len(other)} {field} or another order"
-    raise UserError(
-        f"{source} was trained on regions of the recipe {ours.name} ({field} {mine}), and these are of "
-        f"{recipe.name} ({field} {other}); extract the regions with the model's recipe."
-    )
-
-
 def check_device(device: str) -> None:
     """Refuse a device that is not there, without torch where that can be known."""
     kind = device.partition(":")[0]

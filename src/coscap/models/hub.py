@@ -23,10 +23,9 @@ from coscap.files import read_json, whole_folder, write_json
 from coscap.models.base import CaptionModel
 from coscap.models.config import read_config
 from coscap.models.registry import build_model
-from coscap.shipped import check_recipe
 from coscap.text.objects import ObjectClasses, load_classes
 from coscap.text.vocabulary import Vocabulary
-from coscap.vision.regions import Recipe
+from coscap.vision.regions import Recipe, check_recipe
 
 FORMAT = "coscap model 1"
 CONFIG, WEIGHTS, VOCABULARY, CLASSES = "config.json", "model.safetensors", "vocabulary.json", "classes.json"

@@ -15,10 +15,9 @@ from typing import Any
 from coscap.errors import UserError
 from coscap.files import read_json, sha256
 from coscap.runtime.stepper import GraphStepper
-from coscap.shipped import check_recipe
 from coscap.text.objects import ObjectClasses, load_classes
 from coscap.text.vocabulary import Vocabulary
-from coscap.vision.regions import Recipe
+from coscap.vision.regions import Recipe, check_recipe
 
 FORMAT = "coscap graphs 2"
 MANIFEST = "manifest.json"

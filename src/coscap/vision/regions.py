@@ -6,6 +6,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from coscap.errors import UserError
+
 GRID_LABEL = -1  # the label of a region that is a cell of the grid, not a detected object
 
 
@@ -57,3 +59,19 @@ class Recipe:
             name: tuple(fields[name]) for name in ("classes", "words") if name in fields
         }
         return cls(**{**fields, **tuples})
+
+
+def check_recipe(source: str, ours: Recipe | None, recipe: Recipe) -> None:
+    """Refuse regions that were made in another way than those of the model in `source`."""
+    if ours is None or recipe == ours:
+        return
+    for field in ("name", "width", "classes", "detections", "grid", "words", "most_words"):
+        mine, other = getattr(ours, field), getattr(recipe, field)
+        if mine != other:
+            break
+    if field in ("classes", "words"):
+        mine, other = f"{len(mine)} {field}", f"{len(other)} {field} or another order"
+    raise UserError(
+        f"{source} was trained on regions of the recipe {ours.name} ({field} {mine}), and these are of "
+        f"{recipe.name} ({field} {other}); extract the regions with the model's recipe."
+    )
