@@ -249,7 +249,8 @@ class CaptionPrinter:
             line = Text(each["alt" if self.alt else "text"])
             if not each.get("satisfied", True):
                 line.append("  (without what was asked for)", style="dim")
-            shown.add_row(f"{each['log_probability']:.1f}", line)
+            judged = each.get("support")
+            shown.add_row(f"{each['log_probability']:.1f}" if judged is None else f"{judged:.0%}", line)
         console = Console()
         console.print(Text(row["photo"], style="bold"))
         console.print(shown)
