@@ -4,10 +4,13 @@ import ast
 import re
 import subprocess
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -230,3 +233,49 @@ def test_the_readme_names_every_verb():
     }
     table = re.findall(r"`coscap (\w+)`", (ROOT / "README.md").read_text("utf-8"))
     assert len(verbs) > 12 and verbs <= set(table)
+
+
+@contextmanager
+def files_called() -> Iterator[set[str]]:
+    """The files of the package whose functions are called meanwhile, in any thread."""
+    found: set[str] = set()
+    root = f"{PACKAGE}/"
+
+    def seen(frame: FrameType, event: str, _: object) -> None:
+        name = frame.f_code.co_filename
+        if event == "call" and name.startswith(root):
+            found.add(name.removeprefix(root))
+
+    sys.setprofile(seen)
+    threading.setprofile(seen)
+    try:
+        yield found
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def test_a_photograph_goes_the_way_of_the_page(tmp_path):
+    from typer.testing import CliRunner
+
+    from coscap.cli.main import app
+    from tiny_captioner import save_tiny_model
+
+    folder, photo = save_tiny_model(tmp_path / "model"), ROOT / "examples" / "cat.jpg"
+    with files_called() as called:
+        done = CliRunner().invoke(app, ["caption", str(photo), "--model", str(folder), "--max-length", "4"])
+    assert done.exit_code == 0, done.output
+    assert set(steps("The way of a photograph")) <= called
+
+
+def test_a_training_caption_goes_the_way_of_the_page(tmp_path):
+    from typer.testing import CliRunner
+
+    from coscap.cli.main import app
+    from training_world import make_world
+
+    world, change = make_world(tmp_path), ["--set", "steps=1", "--set", "validation=null", "--device", "cpu"]
+    with files_called() as called:
+        done = CliRunner().invoke(app, ["train", str(world), "--out", str(tmp_path / "run"), *change])
+    assert done.exit_code == 0, done.output
+    assert set(steps("The way of a training caption")) <= called

@@ -64,6 +64,7 @@ class Workspace:
         self.server: Any = None
         self.answer: Any = None
         self.done: dict[Path, str | None] = {}  # what went wrong on each page
+        self.names: dict[Path, dict[str, Any]] = {}  # what the Python blocks of each page defined
 
     def prepare(self) -> None:
         shutil.copytree(ROOT / "examples", self.folder / "examples")
@@ -96,7 +97,7 @@ class Workspace:
                 link.symlink_to(target)
 
     def _run(self, page: Path) -> str | None:
-        names: dict[str, Any] = {"__name__": "docs"}
+        names = self.names[page] = {"__name__": "docs"}
         before = ""
         for block in blocks(page):
             said = io.StringIO()
@@ -276,6 +277,45 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_the_page_runs(page: Path, workspace: Workspace) -> None:
     workspace.run_page(page)
+
+
+def test_what_the_page_on_extending_adds_works_in_commands(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its toy detector, model, search and metric, beyond what the page itself runs."""
+    from coscap.metrics import evaluation
+    from coscap.search import SearchSettings, generate
+    from coscap.vision import RegionStore
+
+    page = ROOT / "docs" / "extending.md"
+    workspace.run_page(page)
+    names = workspace.names[page]
+
+    assert RegionStore.open("standing-out.h5").recipe.name == "stands-out/1"
+    sizes = (
+        "attention_lstm: 16, language_lstm: 16, region_projection: 16, context_latent: 4, attention_width: 8"
+    )
+    Path("toy.yaml").write_text(
+        "data: data/mine\nregions: standing-out.h5\nsteps: 2\nbatch_size: 10\nvalidation: null\n"
+        f"model: {{preset: small, kind: one_latent, {sizes}}}\n"
+    )
+    call(["train", "toy.yaml", "--out", "runs/toy", "--device", "cpu"])
+    sample = "sample runs/toy --data data/mine --regions standing-out.h5 --split test -n 2 --max-length 5"
+    call([*sample.split(), "--out", "toy.json"])
+
+    metrics = (*evaluation.METRICS, names["recall"])
+    monkeypatch.setattr(evaluation, "METRICS", metrics)
+    monkeypatch.setattr(evaluation, "BY_NAME", {metric.name: metric for metric in metrics})
+    monkeypatch.setattr(evaluation, "GROUPS", (*evaluation.GROUPS, "recall"))
+    capsys.readouterr()
+    call(["evaluate", "samples.json", "--references", "data/mine:test", "--metrics", "recall"])
+    assert "object-recall" in capsys.readouterr().out
+
+    captioner, regions = names["captioner"], names["regions"]
+    model, words = captioner.model, captioner.vocabulary
+    plain = generate(model, regions, words, 2, SearchSettings(search="beam", num_beams=4))[0]
+    silent = names["noisy_search"](model, regions, words, 2, seed=1, strength=0.0)[0]
+    assert [caption.text for caption in silent] == [caption.text for caption in plain]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)

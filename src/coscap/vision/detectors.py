@@ -1,7 +1,7 @@
 """One small protocol for all that finds regions, and their names: builtin, hf:NAME_OR_DIR (a detector or an encoder),
 torchvision:NAME."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -34,27 +34,43 @@ class Detector(Protocol):
 
 def load_detector(name: str = "builtin", *, classes: Sequence[str] = (), device: str = "cpu") -> Detector:
     """The detector of that name; `classes` are what an open-vocabulary detector looks for."""
-    if classes and not name.startswith("hf:"):
+    kind, colon, rest = name.partition(":")
+    if classes and kind != "hf":
         raise UserError(
             f"the detector {name} has classes of its own; leave --classes out or take an OWLv2 model."
         )
-    if name == "builtin":
-        from coscap.vision.builtin import BuiltinDetector
+    if kind not in DETECTORS or (colon and not rest):
+        own = "".join(f", {each}" for each in DETECTORS if each not in ("builtin", "hf", "torchvision"))
+        raise UserError(
+            f"{name} is not a detector; give builtin, builtin:words, builtin:RUN, hf:NAME_OR_DIR or "
+            f"torchvision:NAME{own}."
+        )
+    return DETECTORS[kind](rest, classes, device)
 
+
+def _builtin(rest: str, classes: Sequence[str], device: str) -> Detector:
+    from coscap.vision.builtin import EYES, BuiltinDetector
+
+    if not rest:
         return BuiltinDetector()
-    if name.startswith("builtin:"):
-        from coscap.vision.builtin import EYES, BuiltinDetector
+    return BuiltinDetector(eyes=EYES if rest == "words" else Path(rest))
 
-        folder = name.removeprefix("builtin:")
-        return BuiltinDetector(eyes=EYES if folder == "words" else Path(folder))
-    if name.startswith("hf:"):
-        from coscap.vision.huggingface import load_transformers
 
-        return load_transformers(name.removeprefix("hf:"), classes, device)
-    if name.startswith("torchvision:"):
-        from coscap.vision.faster_rcnn import FasterRcnnDetector
+def _transformers(rest: str, classes: Sequence[str], device: str) -> Detector:
+    from coscap.vision.huggingface import load_transformers
 
-        return FasterRcnnDetector(name.removeprefix("torchvision:"), device)
-    raise UserError(
-        f"{name} is not a detector; give builtin, builtin:words, builtin:RUN, hf:NAME_OR_DIR or torchvision:NAME."
-    )
+    return load_transformers(rest, classes, device)
+
+
+def _torchvision(rest: str, classes: Sequence[str], device: str) -> Detector:
+    from coscap.vision.faster_rcnn import FasterRcnnDetector
+
+    return FasterRcnnDetector(rest, device)
+
+
+DETECTORS: dict[str, Callable[[str, Sequence[str], str], Detector]] = {
+    "builtin": _builtin,
+    "hf": _transformers,
+    "torchvision": _torchvision,
+}
+"""What loads each kind of detector: from the name behind the colon, classes to look for and a device."""
