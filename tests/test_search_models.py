@@ -19,7 +19,7 @@ from models_batch import make_regions
 from search_tiny import IDS, VOCABULARY, contains, one_picture, plain_candidates, same
 from search_tiny import one_thread as one_thread
 
-KINDS = ("updown", "seq_cvae", "cos_cvae")
+KINDS = ("updown", "seq_cvae", "cos_cvae", "ag_cvae", "pos", "lnfmm")
 LONGEST = 3
 
 
@@ -29,7 +29,9 @@ def small(kind: str) -> CaptionModel:
         ("attention_lstm", "language_lstm", "attention_width", "context_latent", "object_latent",
          "context_posterior", "object_posterior", "context_prior", "object_prior", "word_width"), 8,
     )  # fmt: skip
-    config = ModelConfig(kind=kind, vocabulary=len(VOCABULARY), region_width=6, decoder_word_width=8, **sizes)
+    config = ModelConfig(
+        kind=kind, vocabulary=len(VOCABULARY), region_width=6, decoder_word_width=8, classes=4, **sizes
+    )
     model = build_model(config).double().eval()
     with torch.no_grad():
         for weights in model.parameters():

@@ -87,7 +87,7 @@ def test_begins_with_the_weights_of_another_model(world: Path, tmp_path: Path) -
         train_run(config(world, "steps=1", "model.language_lstm=8", *begin), tmp_path / "other", device="cpu")
 
 
-@pytest.mark.parametrize("kind", ["seq_cvae", "cos_cvae"])
+@pytest.mark.parametrize("kind", ["seq_cvae", "cos_cvae", "ag_cvae", "lnfmm"])
 def test_an_up_down_decoder_is_given_latents(world: Path, tmp_path: Path, kind: str) -> None:
     train_run(config(world, "steps=5", "model.kind=updown"), tmp_path / "first", device="cpu")
     known = load_pretrained(tmp_path / "first" / "last").model.state_dict()
