@@ -16,7 +16,6 @@ EXTRAS = {
     "plots": ("matplotlib",),
     "heic": ("pillow_heif",),
     "tensorboard": ("tensorboard",),
-    "faiss": ("faiss",),
 }  # as pyproject.toml has them, by the names that are imported
 
 
