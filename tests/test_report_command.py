@@ -65,7 +65,7 @@ def report(world: Path, out: Path, runs: list[str], *more: str) -> str:
         "6",
         "--seeds",
         "2",
-        "--temperature",
+        "--latent-temperature",
         "0.8",
         "--work",
         str(out / "work"),

@@ -36,10 +36,12 @@ def report(
         int,
         typer.Option("--seeds", min=1, help="How often captions are drawn, for the deviation. Example: 3."),
     ] = 3,
-    temperature: Annotated[
+    latent_temperature: Annotated[
         float,
         typer.Option(
-            "--temperature", min=0, help="Of the latents; chosen on validation pictures. Example: 0.85."
+            "--latent-temperature",
+            min=0,
+            help="Of the latents; chosen on validation pictures. Example: 0.85.",
         ),
     ] = 1.0,
     work: Annotated[
@@ -142,7 +144,7 @@ def report(
         split=split,
         samples=samples,
         seeds=seeds,
-        temperature=temperature,
+        latent_temperature=latent_temperature,
         work=work,
         limit=limit,
         rerank=rerank,

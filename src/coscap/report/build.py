@@ -38,7 +38,7 @@ class ReportOptions:
     split: str = "test"
     samples: int = 100
     seeds: int = 3
-    temperature: float = 1.0  # of the latents
+    latent_temperature: float = 1.0
     work: Path = Path("report-work")
     limit: int = 0
     rerank: bool = True
@@ -152,7 +152,7 @@ def build(options: ReportOptions, tell: Callable[[str], None]) -> ReportResults:
     samplers = {run.name: Sampler(run, stores, options.work, options.device) for run in runs}
     runs = [replace(run, has_latents=samplers[run.name].has_latents) for run in runs]
     found = []
-    for method in methods(runs, options.samples, options.seeds, options.temperature):
+    for method in methods(runs, options.samples, options.seeds, options.latent_temperature):
         tell(f"{method.name}: {method.seeds} seed{'s' * (method.seeds > 1)}, {len(pictures):,} pictures")
         found.append(_measure(method, samplers[method.run.name], measurer, options))
     return ReportResults(

@@ -51,7 +51,7 @@ def _readme(
         "# Results",
         f"{len(results.pictures):,} pictures of `{results.options.split}`, {large} captions each"
         + (f", mean over {results.options.seeds} seeds of sampling" if many else "")
-        + f". Latents are drawn at temperature {results.options.temperature:g}."
+        + f". Latents are drawn at temperature {results.options.latent_temperature:g}."
         + f" Rows in **bold** are measured here, the others are the paper's ({tables.published()['source']}).",
         _INTERVALS,
         "## What differs from the paper",
@@ -205,7 +205,11 @@ def _commands(results: ReportResults, command: Sequence[str]) -> str:
             f"coscap sample {shown(run.given)} --data {data} --regions {first} --split {split} --skip-missing"
         )
         if run.has_latents:
-            warmth = f" --latent-temperature {options.temperature:g}" if options.temperature != 1 else ""
+            warmth = (
+                f" --latent-temperature {options.latent_temperature:g}"
+                if options.latent_temperature != 1
+                else ""
+            )
             lines.append(f"{place} -n {large}{warmth} --seed 0 --out samples.json")
         else:
             lines += [
