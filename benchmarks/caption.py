@@ -2,8 +2,8 @@
 
     python benchmarks/caption.py
 
-All in one run, on one thread, in CPU time, so that a busy machine changes little. The bare time is that of the detector's
-and the captioner's graphs alone: all that they are given is recorded once and given to them again.
+All in one run, on one thread, in CPU time, so that a busy machine changes little. The bare time is that of the
+detector's and the captioner's graphs alone: all that they are given is recorded once and given to them again.
 """
 
 import os
@@ -86,7 +86,9 @@ def main() -> int:
     bare = seconds(lambda: [each.again() for each in sessions])
     ours, theirs = seconds(lambda: caption(graphs)), seconds(lambda: caption(plain))
     each = 1000 / len(PHOTOS)
-    print(f"a photograph: {ours * each:.0f} CPU-ms, bare networks {bare * each:.0f}, torch {theirs * each:.0f}")
+    print(
+        f"a photograph: {ours * each:.0f} CPU-ms, bare networks {bare * each:.0f}, torch {theirs * each:.0f}"
+    )
     start, torch_start = min(cold("onnx") for _ in range(2)), min(cold("torch") for _ in range(2))
     print(f"cold start: {start:.2f} CPU-s, torch {torch_start:.2f}, ratio {torch_start / start:.2f}")
     print(f"torch: ratio {theirs / ours:.2f}")

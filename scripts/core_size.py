@@ -29,7 +29,9 @@ def main() -> int:
         venv.create(folder, with_pip=True)
         python = Path(folder, "bin", "python")
         before = set(_packages(folder).iterdir())
-        subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", ROOT], check=True)
+        subprocess.run(
+            [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", ROOT], check=True
+        )
         sizes = {path.name: megabytes(path) for path in set(_packages(folder).iterdir()) - before}
         for name, size in sorted(sizes.items(), key=lambda item: -item[1])[:12]:
             print(f"{size:8.1f} MB  {name}")
@@ -37,7 +39,10 @@ def main() -> int:
         subprocess.run([Path(folder, "bin", "coscap"), "caption", ROOT / "examples" / "cat.jpg"], check=True)
         print(f"first command: {time.perf_counter() - began:.1f} s")
         wrong = [name for name in NOT_THERE if name in sizes]
-        print(f"core: {total:.0f} MB, bar {BAR}" + (f"; should not be there: {', '.join(wrong)}" if wrong else ""))
+        print(
+            f"core: {total:.0f} MB, bar {BAR}"
+            + (f"; should not be there: {', '.join(wrong)}" if wrong else "")
+        )
         return int(total > BAR or bool(wrong))
 
 

@@ -78,7 +78,9 @@ except SystemExit as end:
 print(*sorted(module.__file__ for name, module in sys.modules.items() if name.startswith("coscap")), sep="\\n")
 """
     files = [Path(line) for line in python(code).splitlines() if line.startswith(str(SOURCE))]
-    assert {"outputs.py", "stepper.py", "builtin.py", "captioner.py", "constrained.py"} <= {each.name for each in files}
+    assert {"outputs.py", "stepper.py", "builtin.py", "captioner.py", "constrained.py"} <= {
+        each.name for each in files
+    }
     for file in files:
         assert not _of_one_system(file.read_text(encoding="utf-8")), file
     assert _of_one_system("import os\nos.fork()") and _of_one_system("from fcntl import flock")
@@ -124,7 +126,9 @@ def test_runtime_is_chosen(folder: Path) -> None:
 def test_folder_of_another_version(folder: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**manifest, "format": "coscap onnx 1"}))
-    with pytest.raises(UserError, match=r"format 'coscap onnx 1', and this version of coscap reads 'coscap graphs 2'"):
+    with pytest.raises(
+        UserError, match=r"format 'coscap onnx 1', and this version of coscap reads 'coscap graphs 2'"
+    ):
         load_runtime(folder)
 
 
@@ -141,12 +145,17 @@ def test_changed_file(folder: Path, name: str) -> None:
 
 
 def test_provider_that_is_not_there(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"onnxruntime has no MadeUpProvider here, only .*CPUExecutionProvider"):
+    with pytest.raises(
+        UserError, match=r"onnxruntime has no MadeUpProvider here, only .*CPUExecutionProvider"
+    ):
         Captioner.from_pretrained(folder, providers=["MadeUpProvider"])
 
 
 def test_missing_extra_is_one_command() -> None:
-    with pytest.raises(UserError, match=r"x in torch needs torch; run: pip install 'coscap\[train\]'"), needed("x in torch"):
+    with (
+        pytest.raises(UserError, match=r"x in torch needs torch; run: pip install 'coscap\[train\]'"),
+        needed("x in torch"),
+    ):
         raise ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")
     with pytest.raises(ModuleNotFoundError):  # no extra would mend this
         missing(ModuleNotFoundError("no", name="mine"), "x")

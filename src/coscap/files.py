@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, IO
+from typing import IO, Any
 
 from coscap.errors import UserError, reason
 
@@ -183,6 +183,12 @@ def read_bytes(path: str | Path) -> bytes:
         raise UserError(f"{path} is a folder, and a file was expected.") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({reason(error)}).") from None
+
+
+def usable_cores() -> int:
+    """The cores that this process may use, where the system can say; otherwise all."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 
 def lock_file(file: IO[Any]) -> bool:

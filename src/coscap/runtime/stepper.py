@@ -163,7 +163,9 @@ class GraphStepper:
 
     def _latent(self, name: str, width: int, state: GraphState) -> dict[str, NDArray[Any]]:
         """Noise (N, Z), and values (N, Z) for the rows that `use` them, of one latent at this token."""
-        number = state.arrays.get(f"{name}_drawn", state.step)  # (N,) where a latent is not drawn at each token
+        number = state.arrays.get(
+            f"{name}_drawn", state.step
+        )  # (N,) where a latent is not drawn at each token
         given = state.given.get(name)
         values, use = np.zeros((state.rows, width), np.float32), np.zeros(state.rows, np.int64)
         if given is not None:
