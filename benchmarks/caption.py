@@ -2,8 +2,8 @@
 
     python benchmarks/caption.py
 
-All in one run, on one thread, in CPU time, so that a busy machine changes little. The bare time is that of the detector's
-and the captioner's graphs alone: all that they are given is recorded once and given to them again.
+All in one run, on one thread, in CPU time, so that a busy machine changes little. The bare time is that of the
+detector's and the captioner's graphs alone: all that they are given is recorded once and given to them again.
 """
 
 import os

@@ -31,7 +31,10 @@ def caption(folder, photo, draws, noise, longest=20):
     for name, width in manifest["states"].items():  # width 0: one whole number for each caption
         feed[name] = np.zeros((draws, width), np.float32) if width else np.zeros(draws, np.int64)
     for name, width in latents:  # none is given, all are drawn
-        feed |= {f"{name}_given": np.zeros((draws, width), np.float32), f"{name}_use": np.zeros(draws, np.int64)}
+        feed |= {
+            f"{name}_given": np.zeros((draws, width), np.float32),
+            f"{name}_use": np.zeros(draws, np.int64),
+        }
 
     def run(name, **given):
         """Inputs come from what is known so far, outputs join it; next_h is the h of the next word."""

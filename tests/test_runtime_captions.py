@@ -1,6 +1,7 @@
 """Captions in onnxruntime are those of torch: every search, every kind of model, the same seed."""
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def test_every_search_gives_the_same_captions(both: Any) -> None:
         asked = dict(objects=OBJECTS, classes=SEEN)
         expected = generate(ours, regions, VOCABULARY, 4, settings, **asked)
         found = generate(theirs, regions, VOCABULARY, 4, settings, **asked)
-        pairs = list(zip(sum(expected, []), sum(found, []), strict=True))
+        pairs = list(zip(chain(*expected), chain(*found), strict=True))
         same = [(one, other) for one, other in pairs if one.text == other.text]
         # Where words are drawn, the last bit of a sum may decide between two of them.
         assert len(same) >= len(pairs) - (2 if settings.do_sample else 0), options
@@ -225,3 +226,16 @@ def test_candidates_are_those_of_torch(size: int) -> None:
             np.testing.assert_array_equal(found.ids[finite], expected.ids[finite])
     values, index = top(np.array([[1, 3, 3, 2]], np.float32), 3)
     assert values.tolist() == [[3, 3, 2]] and index.tolist() == [[1, 2, 3]]
+
+
+def test_int8_is_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coscap.export.int8.LEAST", 60)  # the weights of a small model are small
+    pretrained = made_model(**KINDS["label_words"])
+    done = export(pretrained, tmp_path / "int8", int8=True)
+    assert 1e-4 < done.difference < 3.0  # these weights are far larger than a trained model's
+    theirs, regions = load_runtime(tmp_path / "int8").model, RegionArrays.stack(made_regions(10))
+    settings = SearchSettings(max_length=6, latent_temperature=0.0)
+    ours = generate(TorchStepper(pretrained.model), regions, VOCABULARY, 1, settings)
+    found = generate(theirs, regions, VOCABULARY, 1, settings)
+    assert sum(one == other for one, other in zip(texts(ours), texts(found), strict=True)) >= 5
+    assert b"DynamicQuantizeLinear" in (tmp_path / "int8" / "step.onnx").read_bytes()

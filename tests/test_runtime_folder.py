@@ -78,7 +78,9 @@ except SystemExit as end:
 print(*sorted(module.__file__ for name, module in sys.modules.items() if name.startswith("coscap")), sep="\\n")
 """
     files = [Path(line) for line in python(code).splitlines() if line.startswith(str(SOURCE))]
-    assert {"outputs.py", "stepper.py", "builtin.py", "captioner.py", "constrained.py"} <= {each.name for each in files}
+    assert {"outputs.py", "stepper.py", "builtin.py", "captioner.py", "constrained.py"} <= {
+        each.name for each in files
+    }
     for file in files:
         assert not _of_one_system(file.read_text(encoding="utf-8")), file
     assert _of_one_system("import os\nos.fork()") and _of_one_system("from fcntl import flock")

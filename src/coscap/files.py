@@ -185,6 +185,12 @@ def read_bytes(path: str | Path) -> bytes:
         raise UserError(f"{path} cannot be read ({reason(error)}).") from None
 
 
+def usable_cores() -> int:
+    """The cores that this process may use, where the system can say; otherwise all."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
 def lock_file(file: IO[Any]) -> bool:
     """Lock an open file until it is closed; False if another process has. A system without such locks locks nothing."""
     try:

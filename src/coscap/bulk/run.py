@@ -18,6 +18,7 @@ from coscap.bulk.entries import BulkEntry
 from coscap.bulk.table import Out
 from coscap.bulk.worker import BulkJob, BulkWorker, planned, read_group
 from coscap.errors import UserError
+from coscap.files import usable_cores
 from coscap.progress import bar
 
 BLOCK = 64  # pictures that a worker is given at once: some seconds of work
@@ -86,7 +87,7 @@ def _ray(address: str | None, processes: int) -> Iterator[tuple[Any, int]]:
     if ray.is_initialized() and address is None:
         yield ray, int(ray.cluster_resources().get("CPU", 1))
         return
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     with tempfile.TemporaryDirectory(prefix="coscap-ray-", ignore_cleanup_errors=True) as folder:
         if address is None:
             _connect(

@@ -31,7 +31,8 @@ Runtime = Annotated[
     Literal["onnx", "torch"] | None,
     typer.Option(
         "--runtime",
-        help="onnx (onnxruntime; the model needs graphs, see `coscap export`) or torch. Unset: onnx where there are graphs.",
+        help="onnx (onnxruntime; the model needs graphs, see `coscap export`) or torch. Unset: onnx where there are "
+        "graphs.",
     ),
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]

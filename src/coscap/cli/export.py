@@ -22,6 +22,13 @@ def export(
     here: Annotated[
         bool, typer.Option("--here", help="Put the graphs beside the weights, in the model's own folder.")
     ] = False,
+    int8: Annotated[
+        bool,
+        typer.Option(
+            "--int8",
+            help="Round the large weights to 8 bits: twice as fast, but some captions differ from those of torch.",
+        ),
+    ] = False,
 ) -> None:
     """Write a captioner as ONNX graphs that onnxruntime runs without torch, checked against torch.
 
@@ -48,7 +55,7 @@ def export(
         raise UserError(f"--here: {run} is no folder; write its graphs to a folder with --onnx.")
     loaded = load_pretrained(source)
     folder = Path(source) if onnx is None else onnx
-    written = add_graphs(loaded, folder) if onnx is None else write(loaded, folder)
+    written = add_graphs(loaded, folder, int8) if onnx is None else write(loaded, folder, int8)
     for name, size in written.files.items():
         typer.echo(f"{folder / name}  {size / 1e6:.1f} MB")
     typer.echo(f"checked against torch: the largest difference is {written.difference:.1e}")

@@ -58,11 +58,10 @@ def make(
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace a store that is there already."),
 ) -> None:
     """Make a store of the regions of many pictures. A run that was stopped goes on when started again."""
-    import os
     import signal
     import sys
 
-    from coscap.files import check_output
+    from coscap.files import check_output, usable_cores
     from coscap.vision.extract import ExtractJob, extract, list_pictures
 
     check_output(out, inputs=[source])
@@ -71,7 +70,7 @@ def make(
     job = ExtractJob(
         detector=detector, classes=_names(classes), device=device, pixel_limit=pixel_limit, reuse=reuse
     )
-    processes = processes or len(os.sched_getaffinity(0))
+    processes = processes or usable_cores()
     try:
         outcome = extract(entries, out, job, processes=processes, overwrite=overwrite)
     except KeyboardInterrupt:

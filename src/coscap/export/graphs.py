@@ -156,7 +156,7 @@ class StepGraph(Graph):
         )
         groups = RowGroups(rows, 1, torch.arange(rows), None)  # each row with a picture of its own
         tokens, cell = UniqueTokens(ids, places), CellState(*states[:4])
-        context, objects = model.draw(tokens, DecodeState(shared, groups, cell, *before))
+        context, objects = model.draw(tokens, DecodeState(shared, groups, cell, before[0], before[1]))
         logs, attention, cell = model.decode(tokens, context, objects, shared, groups, cell)
         drew = [latent for latent in (context, objects) if latent is not None]
         after = [value for latent in drew for value in (latent.z, latent.prior.h, latent.prior.c)]

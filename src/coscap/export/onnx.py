@@ -8,7 +8,6 @@ picodet-s.onnx pplcnetv2.onnx regions.onnx   the built-in detector, if the capti
 
 import json
 import logging
-import os
 import shutil
 import tempfile
 import warnings
@@ -26,6 +25,7 @@ from coscap import __version__
 from coscap.data.batch import RegionBatch
 from coscap.errors import UserError
 from coscap.export.graphs import Graph, Port, graphs_of
+from coscap.export.int8 import quantise
 from coscap.export.vision import See
 from coscap.files import sha256, whole_folder, write_json
 from coscap.models import CaptionModel, Pretrained
@@ -49,8 +49,11 @@ class Exported:
     difference: float
 
 
-def export(pretrained: Pretrained, folder: str | Path) -> Exported:
-    """Make the folder. Nothing is written if a graph does not give what torch gives."""
+def export(pretrained: Pretrained, folder: str | Path, int8: bool = False) -> Exported:
+    """Make the folder. Nothing is written if a graph does not give what torch gives.
+
+    `int8` rounds the large weights of the step to 8 bits afterwards; the difference is then that of the rounding.
+    """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file, and the graphs are written as a folder; choose another --onnx.")
@@ -69,25 +72,27 @@ def export(pretrained: Pretrained, folder: str | Path) -> Exported:
         for path in (partial / "model").iterdir():
             path.replace(partial / path.name)
         (partial / "model").rmdir()
-        difference = write_graphs(pretrained, partial, str(folder), detector=True)
+        difference = write_graphs(pretrained, partial, str(folder), detector=True, int8=int8)
         files = {path.name: path.stat().st_size for path in sorted(partial.iterdir())}
     return Exported(files, difference)
 
 
-def add_graphs(pretrained: Pretrained, folder: str | Path) -> Exported:
+def add_graphs(pretrained: Pretrained, folder: str | Path, int8: bool = False) -> Exported:
     """Put the graphs of a saved model beside its weights, in its own folder."""
     folder = Path(folder)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as made:
         for name in (CONFIG, WEIGHTS, VOCABULARY, CLASSES):
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, Path(made, name))
-        difference = write_graphs(pretrained, Path(made), str(folder))
+        difference = write_graphs(pretrained, Path(made), str(folder), int8=int8)
         for name in (*GRAPHS, MANIFEST):
-            os.replace(Path(made, name), folder / name)
+            Path(made, name).replace(folder / name)
     return Exported({name: (folder / name).stat().st_size for name in (*GRAPHS, MANIFEST)}, difference)
 
 
-def write_graphs(pretrained: Pretrained, folder: Path, name: str, detector: bool = False) -> float:
+def write_graphs(
+    pretrained: Pretrained, folder: Path, name: str, detector: bool = False, int8: bool = False
+) -> float:
     """Graphs and manifest beside a model's weights in `folder`, which messages call `name`. Gives the largest
     difference from torch."""
     model = pretrained.model.eval()
@@ -109,7 +114,12 @@ def write_graphs(pretrained: Pretrained, folder: Path, name: str, detector: bool
             f"{name} was not written: its graphs differ from torch by {difference:.1e}, more than "
             f"{MOST_DIFFERENCE:.0e}; try other versions of onnx, onnxscript and onnxruntime."
         )
+    if int8:
+        quantise(folder / "step.onnx")
+        share_weights(folder / "step.onnx", folder / WEIGHTS, tied=model.config.tie_words)
+        difference = largest_difference(model, folder, manifest)
     manifest |= {
+        "int8": int8,
         "largest_difference": difference,
         "sha256": {path.name: sha256(path) for path in sorted(folder.iterdir())},
     }
@@ -222,7 +232,7 @@ def largest_difference(model: CaptionModel, folder: Path, manifest: dict[str, An
     pairs: list[tuple[Any, Any]] = []
     for pictures, draws in ((1, 1), (3, 4)):
         regions = RegionArrays.of(_made_up(model, pictures))
-        asked = {"seed": pictures, "latent_temperature": 0.9, "record": True}
+        asked: dict[str, Any] = {"seed": pictures, "latent_temperature": 0.9, "record": True}
         one, other = ours.start(regions, draws, **asked), theirs.start(regions, draws, **asked)
         tokens = np.full(pictures * draws, START)
         for _ in range(TOKENS):

@@ -83,8 +83,8 @@ class TorchStepper:
         )
         given = None
         if latents is not None:
-            values = {name: value for name, value in vars(latents).items() if value is not None}
-            given = Latents(**{name: self._tensor(value) for name, value in values.items()})
+            values = vars(latents).items()
+            given = Latents(**{name: self._tensor(each) for name, each in values if each is not None})  # type: ignore[arg-type]
         return TorchState(
             self.module.start(
                 batch, draws, seed=seed, temperature=latent_temperature, latents=given, record=record

@@ -66,8 +66,8 @@ def load_stepper(
     threads: int = 1,
 ) -> GraphStepper:
     digests = "".join(manifest["sha256"].get(name, "") for name in sorted(manifest["sha256"]))
-    sessions = [session(folder / name, providers, threads) for name in GRAPHS]
-    return GraphStepper(*sessions, manifest, hashlib.sha256(digests.encode()).hexdigest())
+    start, step = (session(folder / name, providers, threads) for name in GRAPHS)
+    return GraphStepper(start, step, manifest, hashlib.sha256(digests.encode()).hexdigest())
 
 
 def session(path: Path, providers: Sequence[str], threads: int) -> Any:
