@@ -284,7 +284,8 @@ def test_what_the_page_on_extending_adds_works_in_commands(
 ) -> None:
     """Its toy detector, model, search and metric, beyond what the page itself runs."""
     from coscap.metrics import evaluation
-    from coscap.search import SearchSettings, generate
+    from coscap.search.config import SearchSettings
+    from coscap.search.generate import generate
     from coscap.vision import RegionStore
 
     page = ROOT / "docs" / "extending.md"

@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from coscap.errors import UserError
-from coscap.export.graphs import graphs_of
-from coscap.export.onnx import largest_difference, write_graph
 from coscap.models import build_model, read_config
 from coscap.models.config import ModelConfig
 from coscap.models.decoder import NEVER
@@ -91,13 +89,6 @@ def test_learns_and_is_called_as_the_paper_calls_it(world, tmp_path):
     model = learns(world, tmp_path / "run", "model.kind=seq_cvae", "model.decoder=mean")
     assert not hasattr(model.decoder, "query")
     assert open_run(str(tmp_path / "run")).name == "Seq-CVAE"
-
-
-def test_its_graphs_give_what_torch_gives(tmp_path):
-    model = tiny("seq_cvae", decoder="mean")
-    for graph in graphs_of(model):
-        write_graph(graph, tmp_path / f"{graph.name}.onnx")
-    assert largest_difference(model, tmp_path) < 1e-5
 
 
 def test_what_it_does_not_know_is_refused_before_training(world, tmp_path):

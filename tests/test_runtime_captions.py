@@ -99,6 +99,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "object_latent_per": {"object_latent_per": "object", "label_words": True, "region_words": 3, "word_regions": 1},
     "seq_cvae": {"kind": "seq_cvae", "temperature_mode": "power", "grid": False},
+    "seq_cvae_mean": {"kind": "seq_cvae", "decoder": "mean"},
     "updown": {"kind": "updown", "mean_over": "detections", "detections": 1},
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from coscap.cli.main import main
         ("caption -n 0 cat.jpg", "-n"),
         ("caption", "PHOTO"),
         ("sample --nope", "--nope"),
-        ("evaluate", "samples"),
+        ("evaluate", "--references"),
         ("serve --port 99999999", "--port"),
         ("serve --study", "belong together"),
         ("nonsense", "nonsense"),

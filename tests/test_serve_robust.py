@@ -352,13 +352,16 @@ def test_photographs_are_decoded_one_at_a_time(captioner: Captioner) -> None:
     class Holder:
         detector = Detector()
 
+        def see(self, pictures: list[Any]) -> tuple[list[Any], None]:
+            return self.detector.regions(pictures), None
+
     def uploads(width: int, height: int) -> list[Upload]:
         return [Upload("a.png", io.BytesIO(flat(width, height))) for _ in range(5)]
 
-    assert len(find_regions(Holder(), uploads(5000, 5000), 50_000_000, lambda: None)) == 5  # type: ignore[arg-type]
+    assert len(find_regions(Holder(), uploads(5000, 5000), 50_000_000, lambda: None)[0]) == 5  # type: ignore[arg-type]
     assert held == [25_000_000] * 5
     held.clear()
-    assert len(find_regions(Holder(), uploads(100, 100), 50_000_000, lambda: None)) == 5  # type: ignore[arg-type]
+    assert len(find_regions(Holder(), uploads(100, 100), 50_000_000, lambda: None)[0]) == 5  # type: ignore[arg-type]
     assert held == [40_000, 10_000]
 
 
@@ -478,7 +481,7 @@ def test_the_longest_text_that_is_taken_is_cheap(client: TestClient) -> None:
     began = time.monotonic()
     data = {"beginning": "hot dog " * 12, "max_length": "40", "n": "1"}
     assert client.post("/captions", files=[photo()], data=data).status_code == 200
-    data = {"must": "hot dog " * 7, "max_length": "40", "n": "1"}
+    data = {"must": "hot dog " * 5, "max_length": "40", "n": "1"}
     assert client.post("/captions", files=[photo()], data=data).status_code == 200
     assert time.monotonic() - began < 20
 
