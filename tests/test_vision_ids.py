@@ -8,7 +8,7 @@ from PIL import Image
 
 from coscap.errors import UserError
 from coscap.shipped import model_folder
-from coscap.vision.extract import Entry, Job, extract, list_pictures
+from coscap.vision.extract import Entry, ExtractJob, extract, list_pictures
 from coscap.vision.ids import image_id_of
 from coscap.vision.store import RegionStore
 
@@ -38,11 +38,11 @@ def test_ids_go_by_the_whole_name_or_its_last_part(tmp_path: Path) -> None:
 def test_a_store_under_other_ids_is_not_taken_for_this_one(tmp_path: Path) -> None:
     _picture(tmp_path / "photos" / "cat.jpg")
     plain = list_pictures(tmp_path / "photos")
-    extract(plain, tmp_path / "regions.h5", Job())
+    extract(plain, tmp_path / "regions.h5", ExtractJob())
     named = list_pictures(tmp_path / "photos", {"cat.jpg": 7})
     with pytest.raises(UserError, match="holds other pictures"):
-        extract(named, tmp_path / "regions.h5", Job())
-    extract(named, tmp_path / "regions.h5", Job(), overwrite=True)
+        extract(named, tmp_path / "regions.h5", ExtractJob())
+    extract(named, tmp_path / "regions.h5", ExtractJob(), overwrite=True)
     store = RegionStore.open(tmp_path / "regions.h5")
     assert list(store.ids) == [7] and 7 in store and "cat.jpg" in store
 
