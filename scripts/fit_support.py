@@ -154,7 +154,7 @@ def _selection(
     ways = {"likelihood alone": None, "0.5 1 1": (0.5, 1.0, 1.0), "1 1 1": (1.0, 1.0, 1.0), "0.5 1 2": (0.5, 1.0, 2.0),
             "1 1 2": (1.0, 1.0, 2.0), "1 1 3": (1.0, 1.0, 3.0), "0 1 0": (0.0, 1.0, 0.0)}  # fmt: skip
     for name, worth in ways.items():
-        for variety in (0.3, 0.5):
+        for variety in (0.1, 0.5, 0.6):
             shown, true = {}, []
             for line, support, truth in zip(lines, supports, truths, strict=True):
                 pool = [

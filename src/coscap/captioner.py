@@ -37,7 +37,7 @@ Photo = (
 )  # a callable is asked for the bytes; a UserError says why they could not be had
 POOL = 4  # draws for each caption that is shown
 VARIETY = 0.5
-WORTH = (0.5, 1.0, 1.0)  # of a caption: how much likelihood, consensus and support count
+WORTH = (0.5, 1.0, 2.0)  # of a caption: how much likelihood, consensus and support count
 LEAST_SUPPORT = 0.25  # nothing with less is shown while others are left
 ACCURATE, DIVERSE = (0.4, 0.1), (1.0, 0.9)  # latent_temperature and variety of the two plain choices
 
