@@ -509,8 +509,8 @@ def open_photos(
 
 
 def _best(captions: Sequence[Caption], judged: dict[str, Judgement], n: int, variety: float) -> list[Caption]:
-    """Those of a pool that are shown. A caption with a fault, or that the picture hardly bears out, comes only where
-    there are not enough others."""
+    """Those of a pool that are shown. A caption that the picture hardly bears out comes only where there are not enough
+    others, and one with a fault only after those."""
     if not judged:
         return select(captions, n, variety)
     verdicts = [judged[caption.text] for caption in captions]
@@ -520,15 +520,16 @@ def _best(captions: Sequence[Caption], judged: dict[str, Judgement], n: int, var
         [verdict.support for verdict in verdicts],
     )
     worth = [sum(w * part for w, part in zip(WORTH, each, strict=True)) for each in zip(*parts, strict=True)]
-    good = [not verdict.faults and verdict.support >= LEAST_SUPPORT for verdict in verdicts]
+    # 0: to be shown; 1: hardly borne out; 2: wrong by its words alone
+    tiers = [2 if v.faults else int(v.support < LEAST_SUPPORT) for v in verdicts]
     shown: list[Caption] = []
-    for wanted in (True, False):
-        rows = [row for row in range(len(captions)) if good[row] == wanted]
-        if len(shown) < n and rows:
+    for tier in sorted(set(tiers)):
+        rows = [row for row in range(len(captions)) if tiers[row] == tier]
+        if len(shown) < n:
             more = select(
                 [captions[row] for row in rows], n - len(shown), variety, [worth[row] for row in rows]
             )
-            shown += [caption for caption in more if caption.text not in {each.text for each in shown}]
+            shown += more
     return shown
 
 

@@ -15,11 +15,10 @@ Runtime = Literal["onnx", "torch"]
 
 
 def model_folder(name: str | Path) -> str | Path:
-    """The folder of the shipped model, the best model of a run, or the name as it is."""
+    """The folder of the shipped model, the best model of a run, its last where none was validated, or the name."""
     if str(name) == SHIPPED:
         return Path(str(resources("coscap"))) / "weights" / "captioner"
-    best = Path(name) / "best"
-    return best if best.is_dir() else name
+    return next((each for each in (Path(name, "best"), Path(name, "last")) if each.is_dir()), name)
 
 
 def load_model(
