@@ -25,7 +25,7 @@ figure img { display: block; width: 100% }
 .weak:hover { opacity: 1 }
 .weak:hover span { display: inline }
 .word { position: absolute; display: flex; align-items: center; justify-content: center; border-radius: 50%;
-  background: radial-gradient(closest-side, #fff8, #fff0); color: #111; font-size: 13px; pointer-events: none }
+  color: #111; font-size: 13px; pointer-events: none }
 .word span { padding: 0 .35em; border-radius: .7em; background: #fffc; white-space: nowrap }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 td, th { padding: .1rem .6rem; text-align: left; border-bottom: 1px solid #ddd }
