@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -188,7 +189,12 @@ def test_ctrl_c_ends_soon_and_leaves_no_process(tmp_path) -> None:
         "--processes",
         "2",
     ]
-    run = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    heard = partial(
+        signal.signal, signal.SIGINT, signal.default_int_handler
+    )  # a background shell hands on deafness
+    run = subprocess.Popen(
+        command, start_new_session=True, stderr=subprocess.PIPE, text=True, preexec_fn=heard
+    )
     limit = time.monotonic() + 60
     while not (tmp_path / "r.h5.parts").exists() and run.poll() is None and time.monotonic() < limit:
         time.sleep(0.02)
