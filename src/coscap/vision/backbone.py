@@ -34,7 +34,7 @@ class Backbone(nn.Module):
     """A convolutional network read from ONNX: convolutions with bias, ReLU, squeeze-and-excitation gates.
 
     `frozen` convolutions from the picture on keep their weights and run without a tape, in bfloat16 where `precision`
-    says so: they hold edges and textures, two thirds of the time of a backward pass and 2 % of the parameters.
+    says so: they hold edges and textures, half of the time of a backward pass and 2 % of the parameters.
     Depthwise convolutions always run in float32: their backward pass is slower in bfloat16 on a CPU.
     """
 
