@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from coscap.cli.main import app
 from coscap.errors import UserError
+from coscap.vision.builtin import EYES
 from coscap.vision.pictures import open_picture
 from coscap.vision.tags import Tagger
 
@@ -78,4 +79,15 @@ def test_a_bad_photograph_is_named_and_the_others_are_tagged(tmp_path: Path) -> 
     good, bad = (json.loads(line) for line in done.stdout.splitlines())
     assert good["tags"] and "error" in bad
     with pytest.raises(UserError, match=r"no words\.json"):
+        Tagger(tmp_path)
+
+
+def test_a_truncated_network_is_one_sentence(tmp_path: Path) -> None:
+    for file in EYES.glob("*.json"):
+        shutil.copy(file, tmp_path / file.name)
+    (tmp_path / "backbone.onnx").write_bytes((EYES / "backbone.onnx").read_bytes()[:3000])
+    with pytest.raises(UserError, match=r"backbone\.onnx is damaged"):
+        Tagger(tmp_path)
+    (tmp_path / "backbone.onnx").unlink()
+    with pytest.raises(UserError, match=r"backbone\.onnx cannot be read"):
         Tagger(tmp_path)

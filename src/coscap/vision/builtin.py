@@ -56,7 +56,7 @@ class BuiltinDetector:
         else:
             folder = eyes / "best" if (eyes / "best").is_dir() else eyes
             self.reader = WordReader(folder / "words.json")
-            self._map = session(read_network(folder / "backbone.onnx"), threads)
+            self._map = session(read_network(folder / "backbone.onnx"), threads, str(folder / "backbone.onnx"))
             self.recipe = recipe or tuned_recipe(folder, self.reader.words)
         self._anchors = Anchors.of(DETECTOR_SIDE)
         self._grid = grid_boxes(self.recipe.grid)  # (G * G, 4)
@@ -149,14 +149,19 @@ def squash(picture: Image.Image, side: int) -> NDArray[np.uint8]:
     return np.asarray(picture.resize((side, side), filter, reducing_gap=3.0))
 
 
-def session(content: bytes, threads: int) -> Any:
+def session(content: bytes, threads: int, name: str = "the network") -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    try:
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a class of its own for each fault, and no common one
+        raise UserError(
+            f"{name} is damaged or no network of this kind ({type(error).__name__}); make or copy it again."
+        ) from None
 
 
 def _checked(name: str) -> bytes:

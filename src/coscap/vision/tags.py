@@ -43,7 +43,7 @@ class Tagger:
         self.reader = WordReader(folder / "words.json")
         content = read_network(folder / "backbone.onnx")
         self.digest = hashlib.sha256(content).hexdigest()[:16]
-        self._map = session(content, threads)
+        self._map = session(content, threads, str(folder / "backbone.onnx"))
 
     def look(self, pictures: Sequence[Image.Image]) -> list[Evidence]:
         found: list[Evidence] = []
