@@ -50,12 +50,15 @@ ROOMS: dict[str, set[str]] = {
     "contexts": {"models", "shipped", *BELOW_MODELS},
     "training": {"seam", *BELOW_CAPTIONER},
     "export": {"models", "runtime", "seam", *BELOW_MODELS},
-    "captioner": {"alt", "seam", "shipped", *BELOW_CAPTIONER},
+    "photos": {"alt", "contexts", "seam", "search", "text", "vision"},
+    "captioner": {"photos", "seam", "shipped", *BELOW_CAPTIONER},
     "analysis": {"pages", "seam", "shipped", *BELOW_CAPTIONER},
     "report": {"pages", "captioner", "shipped", *BELOW_CAPTIONER},
-    "bulk": {"captioner", "search", "vision"},
-    "serve": {"captioner", "search", "vision", "metrics"},
-    "cli": {"analysis", "bulk", "captioner", "export", "report", "serve", "training", *SHARED, *BELOW_CAPTIONER},
+    "bulk": {"captioner", "photos", "search", "vision"},
+    "serve": {"captioner", "photos", "search", "vision", "metrics"},
+    "cli": {
+        "analysis", "bulk", "captioner", "photos", "export", "report", "serve", "training", *SHARED, *BELOW_CAPTIONER,
+    },
 }  # fmt: skip
 NO_TORCH = ("text", "search", "metrics", "runtime", "seam", "alt", "files", "pages")
 PRIVATE = {"__init__", "__main__"}  # lazy public names; `python -m coscap`

@@ -14,9 +14,10 @@ from PIL import Image
 
 from coscap import Captioner
 from coscap.alt import alt_text
-from coscap.captioner import PhotoCaption, PhotoError, as_picture, manner
+from coscap.captioner import manner
 from coscap.data.collate import region_batch
 from coscap.errors import UserError
+from coscap.photos import PhotoCaption, PhotoError, as_picture
 from coscap.seam import Caption, LatentValues, RegionArrays
 from coscap.search.config import SearchSettings
 from coscap.search.generate import generate

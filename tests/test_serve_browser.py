@@ -9,8 +9,9 @@ import pytest
 
 from chromium import Browser, find_chromium
 from coscap import Captioner
-from coscap.captioner import ACCURATE, DIVERSE, as_picture
+from coscap.captioner import ACCURATE, DIVERSE
 from coscap.cli.page import figure, render
+from coscap.photos import as_picture
 from coscap.search.config import SearchSettings
 from coscap.serve.app import create_app
 from coscap.serve.study.answers import Answers

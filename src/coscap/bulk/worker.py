@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from coscap.bulk.entries import BulkEntry, file_system
 from coscap.bulk.table import BAD, CAPTIONS
-from coscap.captioner import Captioner, OpenedPhoto, PhotoCaptions, PhotoError
+from coscap.captioner import Captioner
 from coscap.errors import UserError
+from coscap.photos import OpenedPhoto, PhotoCaptions, PhotoError
 from coscap.search.config import SearchSettings
 from coscap.vision.pictures import picture_size
 

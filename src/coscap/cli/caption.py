@@ -259,8 +259,8 @@ class CaptionPrinter:
 
 def page_figures(rows: Sequence["Row"], opened: Sequence[Any]) -> list[tuple[str, str]]:
     """Names and figures for `--html`, made while the photographs are in memory."""
-    from coscap.captioner import OpenedPhoto
     from coscap.cli.page import figure
+    from coscap.photos import OpenedPhoto
 
     pairs = zip(rows, opened, strict=True)
     return [(row["photo"], figure(row, each.picture)) for row, each in pairs if isinstance(each, OpenedPhoto)]

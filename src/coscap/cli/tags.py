@@ -45,10 +45,10 @@ def tags(
 
     Example: coscap tags holiday/ --sidecar --floor 0.3
     """
-    from coscap.captioner import PhotoError, open_photos
     from coscap.cli.outputs import Sidecars, policy
     from coscap.cli.photos import list_photos
     from coscap.errors import UserError
+    from coscap.photos import PhotoError, open_photos
     from coscap.progress import bar
     from coscap.vision.builtin import BATCH
     from coscap.vision.tags import Tagger

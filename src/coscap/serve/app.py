@@ -32,7 +32,8 @@ from coscap.serve.wire import (
 from coscap.serve.worker import Upload, Worker, count_pixels
 
 if TYPE_CHECKING:
-    from coscap.captioner import Captioner, PhotoCaption, PhotoCaptions
+    from coscap.captioner import Captioner
+    from coscap.photos import PhotoCaption, PhotoCaptions
 
 R = TypeVar("R")
 Responses = dict[int | str, dict[str, Any]]

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from PIL.Image import Image
 
-    from coscap.captioner import Captioner, PhotoCaption, PhotoCaptions
+    from coscap.captioner import Captioner
+    from coscap.photos import PhotoCaption, PhotoCaptions
     from coscap.vision.regions import Regions
     from coscap.vision.tags import Evidence
 

@@ -56,7 +56,9 @@ class BuiltinDetector:
         else:
             folder = eyes / "best" if (eyes / "best").is_dir() else eyes
             self.reader = WordReader(folder / "words.json")
-            self._map = session(read_network(folder / "backbone.onnx"), threads, str(folder / "backbone.onnx"))
+            self._map = session(
+                read_network(folder / "backbone.onnx"), threads, str(folder / "backbone.onnx")
+            )
             self.recipe = recipe or tuned_recipe(folder, self.reader.words)
         self._anchors = Anchors.of(DETECTOR_SIDE)
         self._grid = grid_boxes(self.recipe.grid)  # (G * G, 4)
