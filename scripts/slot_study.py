@@ -1,13 +1,18 @@
-"""How often the objects that fill the slots of pseudo captions are named by people who captioned the picture.
+"""Which rule fills the slots of pseudo captions best: how often the objects that it fills in are named by people who
+captioned the picture, and how often classes come back that the rule was not fitted on.
 
 python scripts/slot_study.py MODEL --data coco --regions regions.h5 --contexts coco/contexts --pictures 400
+python scripts/slot_study.py MODEL ... --hold-out cup,train,bed,oven,cake,skateboard,backpack,giraffe
 
-Slots are filled by attention times the detector's score, as in training, and by attention alone.
+Known classes stand in for novel ones: captions that name a class of --hold-out are neither neighbours nor read by a
+rule, so that its slots can only come back from what is detected. No label of a test picture is used. A model that
+learnt from captions of these classes attends to them better than to novel ones; rules are compared on one model.
+Every other picture is one in which people name a class of --hold-out.
 """
 
 import argparse
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -17,32 +22,136 @@ from rich.table import Table
 from coscap.contexts.examples import neighbour_batch
 from coscap.contexts.folder import open_neighbours
 from coscap.contexts.pseudo import slot_tokens
-from coscap.data import open_prepared
+from coscap.contexts.slots import Rule, slot_rule
+from coscap.data import Prepared, open_prepared
 from coscap.data.batch import Batch
 from coscap.errors import UserError
 from coscap.models import CosCvae, load_pretrained
-from coscap.models.pseudo import SlotFiller, SlotTokens
+from coscap.models.pseudo import SlotFiller, SlotRule, SlotTokens
 from coscap.text.vocabulary import SLOT, SLOTS
-from coscap.vision.published import open_regions
+from coscap.vision.published import Store, open_regions
 
-EACH = 3  # pseudo captions a picture
+EACH = 5  # pseudo captions a picture
+HELD_OUT = "cup,train,bed,oven,cake,skateboard,backpack,giraffe"
+ALONE = "attention alone"  # without the detector's score
+HOW: tuple[Rule, ...] = ("attention", "inverse", "fitting", "balanced")
 
 
-def fill_both_ways(model: CosCvae, batch: Batch, names: SlotTokens) -> dict[str, torch.Tensor]:
-    """The filled captions (B, T) by attention times score and by attention alone; the neighbours' words are read."""
+@dataclass
+class Counts:
+    """What one rule filled in."""
+
+    objects: int = 0
+    right: int = 0  # of them, named by people
+    found: dict[int, list[bool]] = field(
+        default_factory=dict
+    )  # class -> whether it came back, a picture each
+    wrong: dict[int, int] = field(
+        default_factory=dict
+    )  # class -> pictures in which it was filled in and nobody names it
+
+    def add(self, filled: list[int | None], named: set[int], detected: set[int], held_out: set[int]) -> None:
+        """filled: the class of each slot, None for another word; named by people; detected in the picture"""
+        self.objects += len(filled)
+        self.right += sum(one in named for one in filled)
+        for one in held_out:
+            if one in named & detected:
+                self.found.setdefault(one, []).append(one in filled)
+            elif one not in named and one in filled:
+                self.wrong[one] = self.wrong.get(one, 0) + 1
+
+    def f1(self, one: int) -> float:
+        """In %, of a class coming back in pictures where it is detected and named."""
+        pictures = self.found.get(one, [])
+        hits = sum(pictures)
+        return 200.0 * hits / max(1, hits + len(pictures) + self.wrong.get(one, 0))
+
+
+def fill(
+    model: CosCvae, batch: Batch, names: SlotTokens, rules: dict[str, SlotRule | None]
+) -> dict[str, torch.Tensor]:
+    """The filled captions (B, T) by each rule, from the same attention; the neighbours' words are read."""
     forced = model.teacher_force(batch, None, torch.arange(len(batch.rows)) + batch.image_ids[0])
     latents, regions = model.infer(forced, "prior"), model.decoder.encode(forced.regions)
     words = model.decoder_words(forced.previous)
     _, attention = model.decoder(words, latents.z, latents.objects, regions, batch.rows, forced.packing)
-    alike = replace(batch.pictures, scores=torch.ones_like(batch.pictures.scores))
     found = {}
-    for name, pictures in (("attention x score", batch.pictures), ("attention", alike)):
-        here = replace(forced, batch=replace(batch, pictures=pictures))
-        filler = SlotFiller(here, names, attention.shape[1])
+    alike = replace(batch, pictures=replace(batch.pictures, scores=torch.ones_like(batch.pictures.scores)))
+    for name, rule in {ALONE: None, **rules}.items():
+        here = replace(forced, batch=alike) if name == ALONE else forced
+        filler = SlotFiller(here, names, attention.shape[1], rule)
         blocks = enumerate(forced.packing.blocks)
         filled = torch.cat([filler.fill(t, attention[start:end]) for t, (start, end) in blocks])
         found[name] = forced.packing.unpack(filled)
     return found
+
+
+def every_rule(prepared: Prepared, store: Store, held_out: list[str]) -> dict[str, SlotRule | None]:
+    """Each rule with the detector's scores and with calibrated ones."""
+    calibrated = slot_rule("attention", True, prepared, store, held_out)
+    assert calibrated is not None
+    found: dict[str, SlotRule | None] = {}
+    for how in HOW:
+        rule = slot_rule(how, False, prepared, store, held_out)
+        found[how] = rule
+        found[f"{how}, calibrated"] = replace(rule or SlotRule(), calibration=calibrated.calibration)
+    return found
+
+
+def in_turn(prepared: Prepared, images: list[int], novel: set[int]) -> list[int]:
+    """Shuffled: a picture in which people name one of these classes, then one of the others, and so on."""
+    shuffled = np.random.default_rng(0).permutation(images).tolist()
+    classes = {
+        i: {int(k) for c in prepared.captions_of(i) for k in prepared.object_classes(c)} for i in shuffled
+    }
+    parts = [i for i in shuffled if classes[i] & novel], [i for i in shuffled if not classes[i] & novel]
+    both = [image for pair in zip(*parts, strict=False) for image in pair]
+    return both + [image for part in parts for image in part[len(both) // 2 :]]
+
+
+def study(
+    model: CosCvae, prepared: Prepared, store: Store, contexts: str, held_out: list[str], pictures: int
+) -> dict[str, Counts]:
+    neighbours = open_neighbours(contexts, prepared)
+    names = slot_tokens(store.recipe, prepared.classes, prepared.vocabulary)
+    classes = prepared.classes.classes
+    numbers = {each.name: k for k, each in enumerate(classes)}
+    unknown = [name for name in held_out if name not in numbers]
+    if unknown:
+        raise UserError(
+            f"--hold-out {unknown[0]} is no class of {prepared.path}; its classes are in objects.json."
+        )
+    novel = {numbers[name] for name in held_out}
+    class_of = {
+        token: k
+        for k, each in enumerate(classes)
+        for token in prepared.vocabulary.encode([*each.words, *each.plurals])
+    }
+    rules = every_rule(prepared, store, held_out)
+    counts = {name: Counts() for name in (ALONE, *rules)}
+    images = [i for i in prepared.images("train").tolist() if int(prepared.image_ids[i]) in store]
+    used = 0
+    for image in in_turn(prepared, images, novel):
+        near = [
+            c for c in neighbours.of(image).tolist() if not novel & set(prepared.object_classes(c).tolist())
+        ]
+        if not near:
+            continue
+        named = {int(k) for caption in prepared.captions_of(image) for k in prepared.object_classes(caption)}
+        batch = neighbour_batch(prepared, store, image, np.array(near[:EACH], np.int64), model)
+        labels = batch.pictures.labels[0].tolist()
+        known = {
+            numbers.get(store.recipe.classes[k], -1) for k in labels if 0 <= k < len(store.recipe.classes)
+        }
+        slots = (batch.context == SLOT) | (batch.context == SLOTS)
+        for name, filled in fill(model, batch, names, rules).items():
+            counts[name].add([class_of.get(token) for token in filled[slots].tolist()], named, known, novel)
+        used += 1
+        if used == pictures:
+            break
+    if not used:
+        raise UserError(f"{contexts} has no neighbours of pictures that are in {store.path}; check both.")
+    return counts
 
 
 @torch.no_grad()
@@ -55,37 +164,25 @@ def main() -> None:
     parser.add_argument("--regions", required=True)
     parser.add_argument("--contexts", required=True)
     parser.add_argument("--pictures", type=int, default=400)
+    parser.add_argument("--hold-out", default=HELD_OUT, help="known classes that stand in for novel ones")
     asked = parser.parse_args()
     model = load_pretrained(asked.model).model
     assert isinstance(model, CosCvae)
     prepared, store = open_prepared(asked.data), open_regions(asked.regions)
-    neighbours = open_neighbours(asked.contexts, prepared)
-    names = slot_tokens(store.recipe, prepared.classes, prepared.vocabulary)
-    encode = prepared.vocabulary.encode
-    class_of = {
-        encode([form])[0]: k
-        for k, known in enumerate(prepared.classes.classes)
-        for form in (known.singular, known.plural)
-    }
-    images = [
-        i
-        for i in prepared.images("train").tolist()
-        if int(prepared.image_ids[i]) in store and len(neighbours.of(i)) >= EACH
-    ]
-    chosen = np.random.default_rng(0).choice(images, min(asked.pictures, len(images)), replace=False)
-    counts = {"attention x score": [0, 0], "attention": [0, 0]}  # objects named by people, all objects
-    for image in chosen.tolist():
-        near = neighbours.of(image)[:EACH].astype(np.int64)
-        batch = neighbour_batch(prepared, store, image, near, model)
-        named = {int(k) for caption in prepared.captions_of(image) for k in prepared.object_classes(caption)}
-        for name, filled in fill_both_ways(model, batch, names).items():
-            tokens = filled[(batch.context == SLOT) | (batch.context == SLOTS)].tolist()
-            counts[name][0] += sum(class_of.get(token) in named for token in tokens)
-            counts[name][1] += len(tokens)
-    table = Table("slots filled by", "objects", "named by people", title=f"{len(chosen)} pictures")
-    for name, (right, total) in counts.items():
-        table.add_row(name, str(total), f"{100 * right / total:.1f} %")
-    Console().print(table)
+    held_out = [name.strip() for name in asked.hold_out.split(",") if name.strip()]
+    counts = study(model, prepared, store, asked.contexts, held_out, asked.pictures)
+    table = Table("slots filled by", "objects", "named by people", *held_out, "average F1")
+    for name, each in counts.items():
+        numbers = [prepared.classes.index(one) for one in held_out]
+        scores = [each.f1(number) for number in numbers]
+        there = [score for score, number in zip(scores, numbers, strict=True) if each.found.get(number)]
+        cells = [
+            f"{score:.1f}" if each.found.get(n) else "–" for score, n in zip(scores, numbers, strict=True)
+        ]
+        average = f"{sum(there) / len(there):.1f}" if there else "–"
+        share = f"{100 * each.right / max(1, each.objects):.1f} %"
+        table.add_row(name, str(each.objects), share, *cells, average)
+    Console(width=200).print(table)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,8 @@ def test_heldout_keeps_pictures_of_novel_objects_without_their_captions() -> Non
         one.id: one for one in assign(pictures(sorted([train, novel, half, outside])), Choice("heldout"))
     }
     assert (split[train].split, split[half].split, split[novel].split) == ("train", "validation", "test")
-    assert split[novel].subsets == ("test_novel",) and split[half].subsets == ()
+    assert split[novel].subsets == ("test_novel",) and split[half].subsets == ("validation_known",)
+    assert split[train].subsets == ()
     assert split[outside].split == "unpaired" and split[outside].captions == ()
 
 

@@ -46,7 +46,7 @@ def test_what_is_not_registered_is_refused_by_name():
     ):
         read_config({"kind": "vae"}, "run.yaml")
     with pytest.raises(
-        UserError, match=r"run\.yaml: there is no decoder 'lstm'; choose one of updown, mean\."
+        UserError, match=r"run\.yaml: there is no decoder 'lstm'; choose one of updown, mean, text\."
     ):
         read_config({"decoder": "lstm"}, "run.yaml")
 
@@ -60,4 +60,5 @@ def test_latents_that_no_graph_draws_are_not_exported(monkeypatch):
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_every_preset_is_one_of_every_kind(name, kind):
-    assert preset(name, kind=kind, classes=80).kind == kind
+    decoder = "text" if KINDS[kind].reads_text else "updown"
+    assert preset(name, kind=kind, classes=80, decoder=decoder).kind == kind

@@ -198,21 +198,21 @@ def test_what_was_drawn_is_kept_and_gone_on_with(
 
 def test_a_kind_that_the_paper_does_not_have_is_called_by_its_own_name(world: Path, tmp_path: Path) -> None:
     """Tables, figures and the order take any kind of model; only the paper's rows are missing."""
-    (tmp_path / "nbt").mkdir()
+    (tmp_path / "swin").mkdir()
     config = json.loads((world / "updown" / "best" / "config.json").read_text())
-    config["model"]["kind"] = "nbt"
-    (tmp_path / "nbt" / "config.json").write_text(json.dumps(config))
-    run = open_run(str(tmp_path / "nbt"))
-    assert (run.name, run.role) == ("nbt", "nbt")
+    config["model"]["kind"] = "swin"
+    (tmp_path / "swin" / "config.json").write_text(json.dumps(config))
+    run = open_run(str(tmp_path / "swin"))
+    assert (run.name, run.role) == ("swin", "swin")
     measured = []
-    for method in methods([run, replace(run, name="nbt, beam", has_latents=False)], 2, 1):
+    for method in methods([run, replace(run, name="swin, beam", has_latents=False)], 2, 1):
         figures = {f"{kind}/2/CIDEr": mean(np.arange(4.0)) for kind in ("oracle", "average", "worst")}
         measured.append(Measured.of(method, [figures], 4))
     assert [each.method.role for each in measured] == [
-        *("nbt", "nbt, beam", "nbt, diverse"),
-        *(f"nbt, {words}" for words in WORDS),
+        *("swin", "swin, beam", "swin, diverse"),
+        *(f"swin, {words}" for words in WORDS),
     ]
-    assert "| **nbt** |" in tables.oracle(measured, 2) and "COS-CVAE, paper" in tables.oracle(measured, 20)
+    assert "| **swin** |" in tables.oracle(measured, 2) and "COS-CVAE, paper" in tables.oracle(measured, 20)
     assert tables.checks(measured, 2) == []
     assert figures_of_page.by_samples(measured, (2,), tmp_path / "cider").is_file()
 
@@ -249,3 +249,54 @@ def test_bad_requests_are_one_sentence(world: Path, tmp_path: Path) -> None:
         report(world, tmp_path, ["paired"], "--html", str(tmp_path / "x.html"))
     with pytest.raises(UserError, match="not NAME=NUMBER"):
         report(world, tmp_path, ["paired"], "--goal", "oracle/20/CIDEr")
+
+
+def test_constrained_rows_are_called_as_the_papers_and_say_their_commands(
+    world: Path, tmp_path: Path
+) -> None:
+    page = report(
+        world, tmp_path, ["pseudo", "seq", "updown"], "--search", "beam", "--constrained", "2", "--no-rerank"
+    )
+    told = json.loads((tmp_path / "results.json").read_text())
+    assert [each["name"] for each in told["methods"]] == [
+        "COS-CVAE (CBS)", "Seq-CVAE (attn, CBS)", "UpDown, beam", "UpDown (CBS)",
+    ]  # fmt: skip
+    assert [len(each["seeds"]) for each in told["methods"]] == [2, 2, 1, 1]
+    assert (
+        "-n 6 --search constrained --detected 2 --latent-temperature 0.8 --seed 0 --out samples.json" in page
+    )
+    assert "-n 6 --search constrained --detected 2 --out samples.json" in page
+    rows = [
+        json.loads(line) for path in (tmp_path / "work").glob("*constrained*.jsonl") for line in path.open()
+    ]
+    data, store = open_prepared(world / "data"), RegionStore.open(world / "regions.h5")
+    named = 0
+    for row in rows:  # the surest class of each picture is named, or the plain caption had named it already
+        label = store.recipe.classes[int(store.get(row["image_id"]).labels[0])]
+        words = {label, *next((*c.words, *c.plurals) for c in data.classes.classes if c.name == label)}
+        named += any(words & set(caption.split()) for caption in row["captions"])
+    assert len(rows) == 6 * (2 + 2 + 1) and named >= 0.8 * len(rows)
+    done = CliRunner().invoke(app, ["report", str(world / "seq"), "--data", str(world / "data"), "--regions",
+                                    str(world / "regions.h5"), "--search", "cbs"])  # fmt: skip
+    assert isinstance(done.exception, UserError) and "--search cbs is none of draws, beam" in str(
+        done.exception
+    )
+
+
+def test_the_table_of_novel_objects_has_every_row_and_single_captions(world: Path) -> None:
+    runs = [open_run(str(world / name)) for name in ("pseudo", "updown")]
+    runs[1] = replace(runs[1], has_latents=False)
+    found = []
+    for method in methods(runs, 20, 1, searches=("draws", "beam"), constraints=2):
+        figures = {f"f1/{n}/{name}": mean(np.arange(4.0)) for n in (1, 20) for name in tables.OBJECTS}
+        found.append(Measured.of(method, [figures | {"oracle/1/CIDEr": mean(np.ones(4))}], 4))
+    lines = tables.novel_objects(found, (20,)).splitlines()
+    assert lines[0].count("METEOR") == 1
+    ours = [line for line in lines if line.startswith("| **")]
+    assert [line.split("|")[1].strip() for line in ours] == [
+        f"**{name}**, any of {n}"
+        for name in ("COS-CVAE", "COS-CVAE (CBS)", "UpDown, beam", "UpDown (CBS)")
+        for n in (1, 20)
+    ]
+    assert "1.000" in ours[0] and "1.000" not in ours[1]
+    assert {line.count("|") for line in lines} == {14} and "| COS-CVAE (CBS), paper |" in "\n".join(lines)

@@ -267,7 +267,7 @@ def test_a_second_term_is_weighed_and_logged(tmp_path: Path) -> None:
         toy_config(optimiser=sgd, log_steps=4, pseudo={"contexts": "c", "weight": 0.25}),
         tmp_path / "both",
         noise=0.0,
-        second=lambda model, batch, keys: model.loss(batch, keys),
+        terms={"pseudo_": lambda model, batch, keys: model.loss(batch, keys)},
     )
     for name, value in weights(plain.model).items():
         torch.testing.assert_close(value, weights(both.model)[name])

@@ -37,10 +37,11 @@ TINY: dict[str, Any] = {
 }
 
 
-def make_world(folder: Path, pictures: int = 36, seed: int = 0) -> Path:
-    """Write `data`, `regions.h5` and `run.yaml`; gives the configuration."""
+def make_world(folder: Path, pictures: int = 36, seed: int = 0, novel: int = 0) -> Path:
+    """Write `data`, `regions.h5` and `run.yaml`; gives the configuration. `novel` more pictures show zebras, which no
+    caption names, and have no captions."""
     chance = np.random.default_rng(seed)
-    recipe = Recipe("test/1", WIDTH, CLASSES, 3, 0)
+    recipe = Recipe("test/1", WIDTH, (*CLASSES, "zebra") if novel else CLASSES, 3, 0)
     records = []
     with StoreWriter(folder / "regions.h5", recipe) as store:
         for number in range(pictures):
@@ -55,6 +56,13 @@ def make_world(folder: Path, pictures: int = 36, seed: int = 0) -> Path:
             captions = (f"a {name} {PLACES[place]}", f"the {name} is {PLACES[place]} today")
             split = "validation" if number % 6 == 0 else "train"
             records.append(Picture(number + 1, f"{number}.jpg", captions, split))
+        for number in range(pictures, pictures + novel):
+            features = chance.normal(size=(2, WIDTH)) * 0.1
+            features[:, number % len(PLACES)] += 1
+            boxes = np.tile(np.array([0.1, 0.1, 0.6, 0.7], np.float32), (2, 1))
+            labels, scores = np.array([len(CLASSES)] * 2, np.int16), np.array([0.9, 0.6], np.float32)
+            store.add(number + 1, Regions(features.astype(np.float16), boxes, labels, scores))
+            records.append(Picture(number + 1, f"{number}.jpg", (), "unpaired"))
     source = Source("test", tuple(records), {"test": str(seed)})
     prepare(source, Choice("source"), folder / "data", Options(minimum=1), Troubles())
     content = {
@@ -73,9 +81,10 @@ def make_world(folder: Path, pictures: int = 36, seed: int = 0) -> Path:
 
 
 def make_neighbours(folder: Path) -> Path:
-    """Two captions of other pictures for each training picture but the first, as `coscap contexts` writes."""
+    """Two captions of other pictures for each training picture but the first, and for those without captions, as
+    `coscap contexts` writes."""
     prepared = open_prepared(folder / "data")
-    images = prepared.images("train")[1:]
+    images = np.concatenate([prepared.images("train")[1:], prepared.images("unpaired")])
     captions = [
         [int(c) for c in prepared.captions_in("train") if prepared.image_of(int(c)) != i][:2] for i in images
     ]

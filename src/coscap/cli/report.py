@@ -44,6 +44,24 @@ def report(
             help="Of the latents; chosen on validation pictures. Example: 0.85.",
         ),
     ] = 1.0,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--search",
+            help="Only these ways of searching: draws (runs with latents), beam, diverse, words (runs without); may be "
+            "repeated. Example: --search draws --search beam.",
+        ),
+    ] = None,
+    constrained: Annotated[
+        int,
+        typer.Option(
+            "--constrained",
+            min=0,
+            max=4,
+            help="Also each run under constrained beam search (CBS), with up to so many detected classes that its "
+            "plain caption leaves out. The paper's rows: 2.",
+        ),
+    ] = 0,
     work: Annotated[
         Path,
         typer.Option(
@@ -152,6 +170,8 @@ def report(
         spice=spice,
         spice_cache=spice_cache,
         device=str(choose_device(device)),
+        searches=_searches(search or []),
+        constraints=constrained,
     )
     results = build(options, lambda words: typer.echo(words, err=True))
     write_report(results, out, note or [], ["coscap", *sys.argv[1:]], goals)
@@ -163,6 +183,18 @@ def report(
     typer.echo(
         f"{out / 'README.md'}: {len(results.found)} methods, {len(results.pictures):,} pictures.", err=True
     )
+
+
+def _searches(given: list[str]) -> tuple[str, ...]:
+    from coscap.errors import UserError
+    from coscap.report.build import SEARCHES
+
+    wrong = [each for each in given if each not in SEARCHES]
+    if wrong:
+        raise UserError(
+            f"--search {wrong[0]} is none of {', '.join(SEARCHES)}; for CBS give --constrained 2."
+        )
+    return tuple(given) or SEARCHES
 
 
 def _goals(given: list[str]) -> dict[str, float]:

@@ -13,9 +13,14 @@ from coscap.models.ag_cvae import AgCvae
 from coscap.models.base import CaptionModel
 from coscap.models.config import ModelConfig, read_config
 from coscap.models.cos_cvae import CosCvae
+from coscap.models.dcc import Dcc
 from coscap.models.decoder import UpDownDecoder
+from coscap.models.language import TextDecoder
 from coscap.models.lnfmm import Lnfmm
+from coscap.models.lstm_p import LstmP
 from coscap.models.mean_decoder import MeanDecoder
+from coscap.models.nbt import Nbt
+from coscap.models.noc import Noc
 from coscap.models.pos import Pos
 from coscap.models.seq_cvae import SeqCvae
 from coscap.models.updown import UpDown
@@ -27,8 +32,12 @@ KINDS: dict[str, type[CaptionModel]] = {
     "pos": Pos,
     "lnfmm": Lnfmm,
     "updown": UpDown,
+    "lstm_p": LstmP,
+    "nbt": Nbt,
+    "dcc": Dcc,
+    "noc": Noc,
 }
-DECODERS: dict[str, type[UpDownDecoder]] = {"updown": UpDownDecoder, "mean": MeanDecoder}
+DECODERS: dict[str, type[UpDownDecoder]] = {"updown": UpDownDecoder, "mean": MeanDecoder, "text": TextDecoder}
 PRESETS = ("paper", "released", "small")
 
 

@@ -13,7 +13,14 @@ from coscap.metrics.grams import Floats
 from coscap.metrics.intervals import Bootstrap, PairedDifference, Statistics, interval, paired_difference
 from coscap.report.measure import Figures, Measurer, Ranker, check_meteor
 from coscap.report.runs import METHODS, Run, open_runs
-from coscap.report.sampling import Sampler, SampleSet, beam_settings, latent_settings, word_settings
+from coscap.report.sampling import (
+    Sampler,
+    SampleSet,
+    beam_settings,
+    constrained_settings,
+    latent_settings,
+    word_settings,
+)
 from coscap.vision.stores import Stores
 
 SMALL = 20  # the smaller of the paper's two numbers of samples
@@ -23,6 +30,9 @@ WORDS = {
     "nucleus 0.9": (1.0, 0.9),
 }
 """Sampling without latents: the temperature of the words and top_p of each row."""
+
+SEARCHES = ("draws", "beam", "diverse", "words")
+"""Ways of searching: draws of runs with latents, the other three of runs without."""
 
 PUBLISHED_AS = {**METHODS, "beam": "Beam search", "diverse": "Div-BS"}
 """The paper's name of each role, for the rows beside ours; roles that the paper does not have are not in it."""
@@ -46,6 +56,8 @@ class ReportOptions:
     spice: int = 0
     spice_cache: Path | None = None
     device: str = "cpu"
+    searches: tuple[str, ...] = SEARCHES
+    constraints: int = 0
 
     @property
     def budgets(self) -> tuple[int, ...]:
@@ -152,7 +164,14 @@ def build(options: ReportOptions, tell: Callable[[str], None]) -> ReportResults:
     samplers = {run.name: Sampler(run, stores, options.work, options.device) for run in runs}
     runs = [replace(run, has_latents=samplers[run.name].has_latents) for run in runs]
     found = []
-    for method in methods(runs, options.samples, options.seeds, options.latent_temperature):
+    for method in methods(
+        runs,
+        options.samples,
+        options.seeds,
+        options.latent_temperature,
+        options.searches,
+        options.constraints,
+    ):
         tell(f"{method.name}: {method.seeds} seed{'s' * (method.seeds > 1)}, {len(pictures):,} pictures")
         found.append(_measure(method, samplers[method.run.name], measurer, options))
     return ReportResults(
@@ -169,25 +188,61 @@ def build(options: ReportOptions, tell: Callable[[str], None]) -> ReportResults:
     )
 
 
-def methods(runs: Sequence[Run], samples: int, seeds: int, temperature: float = 1.0) -> list[Method]:
-    """Latent draws of every run that has latents; beam, diverse beam and words drawn from every run that has none."""
+def methods(
+    runs: Sequence[Run],
+    samples: int,
+    seeds: int,
+    temperature: float = 1.0,
+    searches: Sequence[str] = SEARCHES,
+    constraints: int = 0,
+) -> list[Method]:
+    """Latent draws of every run that has latents; beam, diverse beam and words drawn from every run that has none. With
+    `constraints`, every run under a constrained search too, with up to so many detected classes."""
     found = []
     budgets = tuple(sorted({min(SMALL, samples), samples}))
     for run in runs:
         if run.has_latents:
             sets = tuple(SampleSet(run, latent_settings(seed, temperature), samples) for seed in range(seeds))
-            found.append(Method(run.name, run.role, run, {samples: sets}, {samples: budgets}))
-            continue
-        for search, label in (("beam", "beam"), ("diverse", "diverse beam")):
-            # A beam of 20 is not the best fifth of a beam of 100, so each number has a search of its own.
-            each = {n: (SampleSet(run, beam_settings(search), n),) for n in budgets}
-            role = search if run.role == "updown" else f"{run.role}, {search}"
-            found.append(Method(f"{run.name}, {label}", role, run, each, {n: (n,) for n in budgets}))
-        for label, (warmth, top_p) in WORDS.items():
-            sets = tuple(SampleSet(run, word_settings(seed, warmth, top_p), samples) for seed in range(seeds))
-            role = label if run.role == "updown" else f"{run.role}, {label}"
-            found.append(Method(f"{run.name}, {label}", role, run, {samples: sets}, {samples: budgets}))
+            if "draws" in searches:
+                found.append(Method(run.name, run.role, run, {samples: sets}, {samples: budgets}))
+        else:
+            found += _without_latents(run, samples, seeds, budgets, searches)
+        if constraints:
+            found.append(_constrained(run, samples, seeds, budgets, temperature, constraints))
     return found
+
+
+def _without_latents(
+    run: Run, samples: int, seeds: int, budgets: tuple[int, ...], searches: Sequence[str]
+) -> list[Method]:
+    found = []
+    for search, label in (("beam", "beam"), ("diverse", "diverse beam")):
+        # A beam of 20 is not the best fifth of a beam of 100, so each number has a search of its own.
+        each = {n: (SampleSet(run, beam_settings(search), n),) for n in budgets}
+        role = search if run.role == "updown" else f"{run.role}, {search}"
+        if search in searches:
+            found.append(Method(f"{run.name}, {label}", role, run, each, {n: (n,) for n in budgets}))
+    for label, (warmth, top_p) in WORDS.items() if "words" in searches else ():
+        sets = tuple(SampleSet(run, word_settings(seed, warmth, top_p), samples) for seed in range(seeds))
+        role = label if run.role == "updown" else f"{run.role}, {label}"
+        found.append(Method(f"{run.name}, {label}", role, run, {samples: sets}, {samples: budgets}))
+    return found
+
+
+def _constrained(
+    run: Run, samples: int, seeds: int, budgets: tuple[int, ...], temperature: float, constraints: int
+) -> Method:
+    """Under each draw of a run with latents; the n best of one search of a run without."""
+    name = f"{run.name[:-1]}, CBS)" if run.name.endswith(")") else f"{run.name} (CBS)"
+    role = f"{run.role}, constrained"
+    if run.has_latents:
+        each = (constrained_settings(seed, temperature, constraints) for seed in range(seeds))
+        sets = {samples: tuple(SampleSet(run, settings, samples) for settings in each)}
+        return Method(name, role, run, sets, {samples: budgets})
+    alone = constrained_settings(0, 1.0, constraints)
+    return Method(
+        name, role, run, {n: (SampleSet(run, alone, n),) for n in budgets}, {n: (n,) for n in budgets}
+    )
 
 
 def _measure(method: Method, sampler: Sampler, measurer: Measurer, options: ReportOptions) -> Measured:

@@ -129,7 +129,7 @@ class Measurer:
         scores = {metric.name: _scores(metric, material) for metric in METRICS if self._wants(metric)}
         figures: Figures = {}
         for name, each in scores.items():
-            figures |= _spread(name, each, material.starts, budgets)
+            figures |= _spread(name, each, material.starts, (1, *budgets) if self.objects else budgets)
         if self.objects:
             figures |= _novel_objects(material)
         order = self.ranker.order(tokens) if self.ranker is not None else None
@@ -156,7 +156,7 @@ class Measurer:
                 figures[f"consensus/{n}/SPICE"] = mean(
                     np.array(spice.score(firsts, self.references, cache=cache)[1])
                 )
-        enough = [n for n in budgets if n <= draws]
+        enough = [n for n in ((1, *budgets) if self.objects else budgets) if n <= draws]
         if enough:
             material = Material(
                 [captions[: max(enough)] for captions in tokens], self.references, spice_cache=cache

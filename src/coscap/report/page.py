@@ -115,7 +115,8 @@ _CONTENT = (
     "caption found."
 )
 _OBJECTS = (
-    " F1 in % of naming the object in any of n captions where a reference names it (`docs/metrics.md`)."
+    " F1 in % of naming the object in any of n captions where a reference names it (`docs/metrics.md`); "
+    "METEOR, CIDEr and SPICE are of the first caption alone."
 )
 
 
@@ -137,7 +138,11 @@ def _differences(results: ReportResults, notes: Sequence[str]) -> str:
         + (f" and a grid of {recipe.grid} x {recipe.grid}" if recipe.grid else "")
         + f", features of width {recipe.width}. The paper: Faster R-CNN with ResNet-101 on Visual Genome, width 2,048."
     )
-    seen = [run for run in results.runs if {"steps", "batch"} <= run.training.keys()]
+    seen = [
+        run
+        for run in results.runs
+        if {"steps", "batch"} <= run.training.keys() and "batch of" not in run.training
+    ]
     if seen:
         most = max(run.training["steps"] * run.training["batch"] for run in seen)
         later = [run.name for run in seen if run.training.get("began with another model")]
@@ -210,16 +215,24 @@ def _commands(results: ReportResults, command: Sequence[str]) -> str:
                 if options.latent_temperature != 1
                 else ""
             )
-            lines.append(f"{place} -n {large}{warmth} --seed 0 --out samples.json")
+            if "draws" in options.searches:
+                lines.append(f"{place} -n {large}{warmth} --seed 0 --out samples.json")
+            if options.constraints:
+                lines.append(
+                    f"{place} -n {large} --search constrained --detected {options.constraints}{warmth} --seed 0 "
+                    "--out samples.json"
+                )
         else:
+            searches: list[str] = [each for each in ("beam", "diverse") if each in options.searches]
+            searches += [f"constrained --detected {options.constraints}"] if options.constraints else []
             lines += [
                 f"{place} -n {n} --search {search} --out samples.json"
-                for search in ("beam", "diverse")
+                for search in searches
                 for n in options.budgets
             ]
             lines += [
                 f"{place} -n {large} --do-sample --temperature {warmth:g} --top-p {top_p:g} --seed 0 --out samples.json"
-                for warmth, top_p in WORDS.values()
+                for warmth, top_p in (WORDS.values() if "words" in options.searches else ())
             ]
     objects = ",novel_objects" if results.novel_objects else ""
     lines += [

@@ -22,6 +22,11 @@ METHODS = {
     "pos": "POS",
     "lnfmm": "LNFMM",
     "updown": "UpDown",
+    "ps3": "PS3",
+    "lstm_p": "LSTM-P",
+    "nbt": "NBT",
+    "dcc, text": "DCC",
+    "noc, text": "NOC",
 }
 """The paper's name of each kind of run; a kind that the paper does not have is called by its own name. The decoder is
 named where it is not the up-down one."""
@@ -69,6 +74,8 @@ def open_run(given: str) -> Run:
     if kind in KINDS and KINDS[kind].learns_from_pseudo:
         with_pseudo = bool(setup.get("pseudo")) if setup else name == METHODS["pseudo"]
         role = "pseudo" if with_pseudo else "paired"
+    if kind == "updown" and setup.get("partial"):
+        role = "ps3"
     decoder = config["model"].get("decoder", "updown")
     if decoder != "updown":
         role = f"{role}, {decoder}"
@@ -99,6 +106,8 @@ def _training(setup: dict[str, Any], notes: dict[str, Any]) -> dict[str, Any]:
         "epochs": None if epoch is None else round(float(epoch), 2),
         "batch": setup.get("batch_size"),
     }
+    if setup.get("captions") == "together":
+        known["batch of"] = "pictures with all their captions"
     if setup.get("start"):
         known["began with another model"] = True
     if setup.get("pseudo"):

@@ -48,6 +48,13 @@ def beam_settings(search: str) -> SearchSettings:
     return SearchSettings(search=search)  # type: ignore[arg-type]
 
 
+def constrained_settings(seed: int, temperature: float, constraints: int) -> SearchSettings:
+    """A constrained beam under each draw, with up to so many detected classes that the plain caption leaves out."""
+    return SearchSettings(
+        search="constrained", detected=constraints, seed=seed, latent_temperature=temperature
+    )
+
+
 def word_settings(seed: int, temperature: float, top_p: float) -> SearchSettings:
     """Words drawn one by one from a model without latents."""
     return SearchSettings(seed=seed, do_sample=True, temperature=temperature, top_p=top_p)

@@ -171,16 +171,19 @@ def spread(found: Sequence[Measured], budgets: Sequence[int]) -> str:
     return table(head, rows)
 
 
+SINGLE = ("METEOR", "CIDEr", "SPICE")  # of the first caption, beside F1
+
+
 def novel_objects(found: Sequence[Measured], budgets: Sequence[int]) -> str:
-    rows = [
-        [
-            f"**{each.method.name}**, any of {n}",
-            *(figure(each, f"f1/{n}/{name}", 1, found[0]) for name in OBJECTS),
-        ]
-        for each in found
-        for n in (1, *budgets)
-    ]
-    return table(["", *OBJECTS], [*rows, *_published("novel_objects", OBJECTS, 1)])
+    rows = []
+    for each in found:
+        for n in (1, *budgets):
+            cells = [figure(each, f"f1/{n}/{name}", 1, found[0]) for name in OBJECTS]
+            cells += [figure(each, f"oracle/1/{name}", 3, found[0]) if n == 1 else "" for name in SINGLE]
+            rows.append([f"**{each.method.name}**, any of {n}", *cells])
+    blank = [""] * len(SINGLE)
+    published = [[*row, *blank] for row in _published("novel_objects", OBJECTS, 1)]
+    return table(["", *OBJECTS, *SINGLE], [*rows, *published])
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,41 @@ class Pseudo(Section):
     """Epochs of paired training before the pseudo term comes in; the released code has 1."""
     feed: Literal["filled", "neighbour"] = "filled"
     """What the decoder reads after a slot: the object filled in, or the neighbour's own word (released code)."""
+    slots: Literal["attention", "balanced", "inverse", "fitting"] = "attention"
+    """What fills a slot: `attention`, the region with the most attention x score. `inverse`: that times how rarely its
+    class is detected. `fitting`: that times how much more often its class than others stands between the words beside
+    the slot. `balanced`: one of the detected classes, drawn by score, whatever is attended to."""
+    calibrate: bool = False
+    """Compare scores after a calibration for each class, fitted on which detections training captions name."""
+    classes: tuple[str, ...] = ()
+    """With `unpaired`: learn from pictures that show one of these classes, from each equally often; empty: from all."""
+
+
+class Text(Section):
+    file: Path
+    """Sentences without pictures, for a dcc or noc: a text file, one a line, or captions as COCO has them (JSON)."""
+    weight: float = Field(default=1.0, gt=0)
+    """Weight of their loss beside the captions'. As many sentences as captions are read in a step."""
+    vectors: Path | None = None
+    """A file of word vectors, a word and its numbers a line (as GloVe's); none: they are counted in sentences and
+    captions."""
+
+
+class Partial(Section):
+    constraints: int = Field(default=2, ge=1, le=4)
+    """How many of the surest classes of a picture its completed caption must name."""
+    classes: tuple[str, ...] = ()
+    """The classes that are asked for, such as those that no caption names; empty: all that the detector knows."""
+    score: float = Field(default=0.5, ge=0, le=1)
+    """The score from which a class is sure. A picture without any is not learnt from."""
+    num_beams: PositiveInt = 3
+    """Beams for each state of the constraints."""
+    share: float = Field(default=0.25, gt=0, le=1)
+    """Pictures of the split `unpaired` in a step, for each caption of the batch."""
+    weight: float = Field(default=1.0, gt=0)
+    """Weight of the completed captions' loss beside the paired captions'."""
+    from_epoch: float = Field(default=1.0, ge=0)
+    """Epochs of paired training before captions are completed: a model must be able to write first."""
 
 
 OF_LOSS = frozenset({"loss", "reconstruction"})  # figures that need captions; the others need pictures
@@ -159,6 +194,11 @@ class TrainConfig(Section):
     kl_object: KlWeight = KlWeight()
     pseudo: Pseudo | None = None
     """Pseudo supervision from contexts of similar scenes (eq. 8); none: paired training."""
+    text: Text | None = None
+    """Sentences without pictures, which a dcc and a noc need."""
+    partial: Partial | None = None
+    """Pictures without captions, of which detected classes are known (PS3): a constrained search completes captions
+    that name them, and the model learns from these, at each step anew."""
     ema_decay: float = Field(default=0.0, ge=0, lt=1)
     """Decay of an exponential moving average of the weights, which is then what is validated and exported; 0: none."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from inspect import signature
+from typing import Any
 
 import torch
 from torch import distributed as dist
@@ -57,7 +59,13 @@ class Ranks:
         if self.world == 1:
             return objective
         ids = [self.device.index] if self.device.type == "cuda" else None
-        return nn.parallel.DistributedDataParallel(objective, device_ids=ids, broadcast_buffers=False)
+        parallel = nn.parallel.DistributedDataParallel
+        known = signature(parallel).parameters
+        buffers = (
+            "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        )  # torch < 2.13
+        options: dict[str, Any] = {buffers: False}
+        return parallel(objective, device_ids=ids, **options)
 
 
 @contextmanager

@@ -76,7 +76,7 @@ class Trainer:
         ranks: Ranks,
         digests: dict[str, str],
         *,
-        second: Term | None = None,
+        terms: Mapping[str, Term] | None = None,
         validate: Validate | None = None,
         export: Export | None = None,
         stop: StopRequest | None = None,
@@ -84,7 +84,7 @@ class Trainer:
         self.config, self.run, self.ranks, self.digests = config, run, ranks, digests
         self.model, self.batches = model.to(ranks.device), batches
         self.validate, self.export, self.stop = validate, export, stop or StopRequest()
-        self.objective = ranks.wrap(Objective(self.model, second))
+        self.objective = ranks.wrap(Objective(self.model, terms))
         self.optimiser = build_optimiser(config.optimiser, self.model)
         self.averaged = moving_average(self.model, config.ema_decay) if config.ema_decay else None
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=config.precision == "float16")

@@ -2,6 +2,7 @@
 
     paired captions ─▶ model.loss ─▶ reconstruction, kl_context, kl_object, extra        -L   (eq. 6)
     second term     ─▶ term(...)  ─▶ pseudo_reconstruction, pseudo_kl_context, ...       -L^  (eq. 8)
+    further terms   ─▶ term(...)  ─▶ text_reconstruction, partial_reconstruction, ...    sentences; completed captions
 
     objective = (1 - alpha) L + alpha L^                                                 (appendix A)
 
@@ -28,12 +29,12 @@ COUNTED = {
     "kl_object": "free_object",
     "extra": "extra",
 }  # the name of a term in the log, and the field of LossTerms that the objective counts for it
-PSEUDO = "pseudo_"
+PSEUDO, TEXT, PARTIAL = "pseudo_", "text_", "partial_"  # the names of a further term's parts begin with these
 ACTIVE = 0.01  # nats a word: a latent dimension with a greater KL carries something
 
 
 class Term(Protocol):
-    """A second objective over the same batch, such as pseudo supervision.
+    """A further objective beside the captions of a batch, such as pseudo supervision.
 
     It gives the loss terms of the captions that it made, none or one for each caption of the batch. Its noise
     must follow from `keys`, (B,) int64, one for each caption of the batch, or from the global generators,
@@ -52,16 +53,22 @@ def weights_at(config: TrainConfig, epoch: float) -> dict[str, float]:
     if config.pseudo is not None:
         second = paired | {"kl_context": context * config.pseudo.kl, "kl_object": objects * config.pseudo.kl}
         weights |= {PSEUDO + name: alpha * weight for name, weight in second.items()}
+    if config.text is not None:
+        weights |= {TEXT + name: config.text.weight * weight for name, weight in paired.items()}
+    if config.partial is not None:
+        factor = config.partial.weight if epoch >= config.partial.from_epoch else 0.0
+        weights |= {PARTIAL + name: factor * weight for name, weight in paired.items()}
     return weights
 
 
 class Objective(nn.Module):
     """The model with its terms, as one module, so that DDP sees a single forward a step."""
 
-    def __init__(self, model: nn.Module, second: Term | None = None):
+    def __init__(self, model: nn.Module, terms: Mapping[str, Term] | None = None):
+        """`terms`: what else is learnt, by what its parts' names begin with."""
         super().__init__()
         self.model = model
-        self.second = second
+        self.terms = dict(terms or {})
 
     def forward(
         self, batch: Batch, keys: Tensor, weights: Mapping[str, float]
@@ -73,10 +80,12 @@ class Objective(nn.Module):
         terms: LossTerms = self.model.loss(batch, keys=keys)  # type: ignore[operator]
         total, sums = weighed(terms, weights)
         sums |= dimension_sums(terms)
-        if self.second is not None and weights.get(PSEUDO + "reconstruction", 0.0) > 0:
-            others = mix(~keys)  # noise of its own
-            more, pseudo = weighed(self.second(self.model, batch, others), weights, PSEUDO)
-            total, sums = total + more, sums | pseudo
+        others = keys
+        for prefix, term in self.terms.items():
+            others = mix(~others)  # noise of its own
+            if weights.get(prefix + "reconstruction", 0.0) > 0:
+                more, parts = weighed(term(self.model, batch, others), weights, prefix)
+                total, sums = total + more, sums | parts
         return total, {"loss": total.detach()} | sums
 
 

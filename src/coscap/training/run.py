@@ -28,13 +28,13 @@ from coscap.errors import UserError
 from coscap.files import read_json, write_json
 from coscap.models import DECODERS, KINDS, CaptionModel, ModelConfig, build_model, keep_freed_memory, preset
 from coscap.training.checkpoint import checkpoints, sweep
-from coscap.training.config import TrainConfig, differences, read_config, write_config
+from coscap.training.config import Pseudo, TrainConfig, differences, read_config, write_config
 from coscap.training.distributed import Ranks, join
 from coscap.training.interrupt import StopRequest, stop_on_signals
 from coscap.training.lock import run_lock
 from coscap.training.log import Log, board_class, cut_log
 from coscap.training.loop import Export, RunOutcome, Trainer
-from coscap.training.objective import Term
+from coscap.training.objective import PARTIAL, PSEUDO, TEXT, Term
 from coscap.training.pieces import seed_all
 from coscap.training.start import weights_to_begin_with
 from coscap.training.validate import build_validator
@@ -132,6 +132,17 @@ def _check_kind(config: TrainConfig, model: ModelConfig) -> None:
             f"field pseudo: a {model.kind} cannot learn from pseudo captions, only a {' or '.join(able)} can; "
             "leave out `pseudo`, or change model.kind."
         )
+    if KINDS[model.kind].reads_text and config.text is None:
+        raise UserError(
+            f"field text: a {model.kind} learns from sentences without pictures too; name a file, e.g. "
+            "text: {file: sentences.txt}."
+        )
+    if config.text is not None and not KINDS[model.kind].reads_text:
+        readers = " or ".join(name for name, kind in KINDS.items() if kind.reads_text)
+        raise UserError(
+            f"field text: a {model.kind} cannot learn from sentences, only a {readers} can; leave out `text`, or "
+            "change model.kind."
+        )
     if config.pseudo is not None and not DECODERS[model.decoder].attends:
         raise UserError(
             f"field pseudo: the decoder {model.decoder} looks at no region that could fill a slot; "
@@ -149,8 +160,7 @@ def _assemble(
     seed_all(config.seed, -1, 0)
     model = build_model(settings)
     model.set_names(store.recipe, prepared.classes, prepared.vocabulary)
-    if not checkpoints(out):
-        model.read_captions(prepared)
+    terms = _terms(config, prepared, store, model, new=not checkpoints(out))
     batches = _batches(config, prepared, store, ranks, model.config)
     trainer = Trainer(
         config,
@@ -159,7 +169,7 @@ def _assemble(
         batches,
         ranks,
         data_digests(prepared, store),
-        second=_second_term(config, prepared, store),
+        terms=terms,
         validate=build_validator(config, prepared, store, ranks.device) if ranks.first else None,
         export=_exporter(prepared, store),
         stop=stop,
@@ -203,19 +213,39 @@ def _batches(
     )
 
 
-def _second_term(config: TrainConfig, prepared: Prepared, store: Store) -> Term | None:
-    if config.pseudo is None:
-        return None
+def _terms(
+    config: TrainConfig, prepared: Prepared, store: Store, model: CaptionModel, new: bool
+) -> dict[str, Term]:
+    """What is learnt besides the captions, by the names of its parts; a new model reads captions and text first."""
+    if new:
+        model.read_captions(prepared)
+    found: dict[str, Term] = {}
+    if config.pseudo is not None:
+        found[PSEUDO] = _pseudo_term(config.pseudo, prepared, store)
+    if config.text is not None:
+        from coscap.training.unpaired import text_term
+
+        found[TEXT] = text_term(config.text, prepared, store, model, new)
+    if config.partial is not None:
+        from coscap.training.partial import PartialTerm
+
+        found[PARTIAL] = PartialTerm(config.partial, prepared, store)
+    return found
+
+
+def _pseudo_term(pseudo: Pseudo, prepared: Prepared, store: Store) -> Term:
     from coscap.contexts.folder import open_neighbours
     from coscap.contexts.pseudo import BothTerms, NovelTerm, PseudoTerm, slot_tokens
+    from coscap.contexts.slots import slot_rule
 
-    pseudo = config.pseudo
     neighbours = open_neighbours(pseudo.contexts, prepared)
     names = slot_tokens(store.recipe, prepared.classes, prepared.vocabulary)
-    paired = PseudoTerm(prepared, neighbours, names, pseudo.feed, pseudo.share)
+    rule = slot_rule(pseudo.slots, pseudo.calibrate, prepared, store)
+    paired = PseudoTerm(prepared, neighbours, names, pseudo.feed, pseudo.share, rule)
     if not pseudo.unpaired:
         return paired
-    return BothTerms(paired, NovelTerm(prepared, store, neighbours, names, pseudo.feed, pseudo.top))
+    novel = NovelTerm(prepared, store, neighbours, names, pseudo.feed, pseudo.top, rule, pseudo.classes)
+    return BothTerms(paired, novel)
 
 
 def _length(config: TrainConfig, out: Path, trainer: Trainer) -> int:

@@ -1,7 +1,7 @@
 """Which picture is in which split: published splits, splits from files, and random ones.
 
 mrnn      1,000 test pictures of m-RNN (they ship with coscap), 4,000 for validation, the rest to train
-heldout   held-out COCO: train without eight classes, val2014 in two halves; its novel parts as subsets
+heldout   held-out COCO: train without eight classes, val2014 in two halves; novel and known parts as subsets
 source    what the source itself says (Karpathy's file, Flickr8k's lists, "split" in JSONL)
 random    by a seed
 train, validation, test   everything in that one
@@ -187,6 +187,8 @@ def _heldout(pictures: tuple[Picture, ...], choice: Choice) -> tuple[Picture, ..
     for one in pictures:
         split_of = where.get(one.id)
         subsets = one.subsets + tuple(name for name, ids in novel.items() if one.id in ids)
+        if split_of in (VALIDATION, TEST) and subsets == one.subsets:
+            subsets += (f"{split_of}_known",)
         if split_of is None:
             one = replace(one, captions=())
         result.append(replace(one, split=split_of or UNPAIRED, subsets=subsets))
