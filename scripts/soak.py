@@ -2,8 +2,8 @@
 
     python scripts/soak.py --requests 20000
 
-It starts `coscap serve` on a free port of the loopback, so that nothing else is asked, and mixes by a seed: captions
-and variations (a quarter), requests of the corpus of what once hurt, damaged photographs, mangled forms, half-sent
+It starts `coscap serve` on a free port of the loopback, so that nothing else is asked, and mixes by a seed: captions,
+variations and tags (a quarter), requests of the corpus of what once hurt, damaged photographs, mangled forms, half-sent
 headers and bodies, clients that leave while their captions are written, and the pages. It ends with an error if a good
 request failed, if the server answered 500, or if memory, file descriptors or threads grew over the last three
 quarters of the run.
@@ -27,6 +27,7 @@ HERE = Path(__file__).parents[1]
 CORPUS = HERE / "tests" / "data" / "serve_fuzz.json"
 FORM = {"Content-Type": "multipart/form-data; boundary=x"}
 GROWTH = 1.10  # of memory, from the second quarter to the last
+PARTS = 200  # of a run, after each of which the server is measured
 MORE_FILES = 16  # descriptors that may be open more than in the second quarter
 
 
@@ -87,6 +88,8 @@ class Soak:
             connection.close()
 
     def good(self, chance: random.Random) -> str:
+        if chance.random() < 0.2:
+            return self.ask("POST", "/tags", form(chance.choice(self.photos), n="10"), FORM)[0]
         fields = {"n": str(chance.randint(1, 3)), "seed": str(chance.randrange(100))}
         status, body = self.ask("POST", "/captions", form(chance.choice(self.photos), **fields), FORM)
         if status != "200" or chance.random() < 0.5:
@@ -99,7 +102,9 @@ class Soak:
         one = chance.choice(self.corpus)
         text = str(one["body"]) * int(str(one.get("repeat", 1)))
         if one.get("photo"):
-            return self.ask("POST", "/captions", form(self.photos[0], **{str(one["field"]): text}), FORM)[0]
+            return self.ask(
+                "POST", str(one["path"]), form(self.photos[0], **{str(one["field"]): text}), FORM
+            )[0]
         headers = {"Content-Type": str(one["type"])}
         return self.ask("POST", str(one["path"]), text.encode("latin-1"), headers)[0]
 
@@ -149,6 +154,10 @@ def measure(pid: int) -> dict[str, float]:
     return {"mb": round(memory, 1), "files": len(list(Path(f"/proc/{pid}/fd").iterdir())), "threads": threads}
 
 
+def _minutes(began: float) -> float:
+    return (time.monotonic() - began) / 60
+
+
 def main() -> int:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -187,12 +196,12 @@ def main() -> int:
         began, figures = time.monotonic(), []
         for thread in threads:
             thread.start()
-        for part in range(1, 41):
-            while (
-                soak.left > given.requests * (1 - part / 40) and time.monotonic() - began < 60 * given.minutes
-            ):
+        for part in range(1, PARTS + 1):
+            while soak.left > given.requests * (1 - part / PARTS) and _minutes(began) < given.minutes:
                 time.sleep(0.1)
             figures.append(measure(server.pid))
+            if _minutes(began) >= given.minutes:
+                break
         with soak.lock:
             soak.left = min(soak.left, 0)
         for thread in threads:
@@ -201,7 +210,11 @@ def main() -> int:
     finally:
         server.terminate()
         server.wait(60)
-    second, last = figures[10:20], figures[30:]
+    quarter = len(figures) // 4  # of what was sent, where the time was over before
+    if not quarter:
+        soak.bad.append("too few requests were sent to say anything")
+        quarter = 1
+    second, last = figures[quarter : 2 * quarter] or figures, figures[-quarter:]
     mean = {
         name: [sum(one[name] for one in part) / len(part) for part in (second, last)] for name in second[0]
     }

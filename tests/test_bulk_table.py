@@ -147,6 +147,17 @@ def test_parquet_holds_bytes_or_paths(pictures: Path, tmp_path: Path) -> None:
     assert isinstance(gone, UserError) and "does not exist" in str(gone)
 
 
+def test_addresses_of_a_parquet_file_are_read_only_when_allowed(pictures: Path, tmp_path: Path) -> None:
+    named = tmp_path / "named.parquet"
+    address = f"file://{pictures}/a.jpg"
+    parquet.write_table(pa.table({"path": ["photos/b.png", address]}), named)
+    with pytest.raises(UserError, match=r"named\.parquet names the address file://.*; pass --urls"):
+        list_parquet(str(named))
+    assert [entry.photo for entry in list_parquet(str(named), urls=True)][1] == address
+    with pytest.raises(UserError, match="pass --urls"):  # an address of its own gives no leave for others
+        list_parquet(f"file://{named}")
+
+
 def test_parquet_that_does_not_fit_is_one_sentence(tmp_path: Path) -> None:
     table = tmp_path / "t.parquet"
     parquet.write_table(pa.table({"size": [1], "left": [b"x"], "right": [b"y"]}), table)

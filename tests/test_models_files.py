@@ -1,7 +1,12 @@
 """Models as folders: there and back, and what is refused with one clear sentence."""
 
+import hashlib
 import json
+import random
 import re
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
@@ -119,6 +124,110 @@ def test_refusals(saved, tmp_path):
     refused(folder, "config.json")
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"region_width": 100_000_000},  # a layer of 2 GB
+        {"attention_lstm": 10**6, "language_lstm": 10**6},
+        {"region_width": 2**62},  # more than a tensor can have
+        {"region_width": 10**30},
+        {"kind": "lnfmm", "context_latent": 8, "text_latent": 8, "flow_layers": 10**9},
+    ],
+)
+def test_a_model_that_claims_gigabytes_gets_none(saved, changes) -> None:
+    _, folder = saved
+    settings = json.loads((folder / "config.json").read_text())["model"]
+    if "kind" in changes:
+        settings = {name: settings[name] for name in ("vocabulary", "region_width")}
+    change(folder, model={**settings, **changes})
+    began = time.monotonic()
+    assert "config.json describes" in load_with_little_memory(folder)
+    assert time.monotonic() - began < 60
+
+
+def test_weights_that_claim_gigabytes_get_none(saved) -> None:
+    _, folder = saved
+    header = b'{"words.weight": {"dtype": "F32", "shape": [1000000000, 8], "data_offsets": [0, 32000000000]}}'
+    content = len(header).to_bytes(8, "little") + header + bytes(1000)
+    (folder / "model.safetensors").write_bytes(content)
+    change(folder, weights=hashlib.sha256(content).hexdigest())
+    assert "model.safetensors is damaged" in load_with_little_memory(folder)
+    (folder / "model.safetensors").write_bytes((2**60).to_bytes(8, "little") + b"{}")
+    assert "model.safetensors is damaged" in load_with_little_memory(folder)
+
+
+ODD = [None, True, -1, 0, 2**70, 1.5, float("nan"), "", "x", "\udc80", [], {}, [[1]], {"a": {"b": 1}}]
+
+
+def places(value, path=()):
+    """The paths of all values inside of a JSON value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield (*path, key)
+        yield from places(inner, (*path, key))
+
+
+def test_changed_model_folders_load_or_are_one_sentence(saved) -> None:
+    _, folder = saved
+    whole = {
+        name: (folder / name).read_bytes() for name in ("config.json", "vocabulary.json", "classes.json")
+    }
+    weights = (folder / "model.safetensors").read_bytes()
+    chance = random.Random(1)
+    for _ in range(300):
+        name = chance.choice(["config.json", "config.json", "vocabulary.json", "classes.json"])
+        content = json.loads(whole[name])
+        *above, last = chance.choice(list(places(content)))
+        owner = content
+        for key in above:
+            owner = owner[key]
+        if chance.random() < 0.2:
+            del owner[last]
+        else:
+            owner[last] = chance.choice(ODD)
+        (folder / name).write_text(json.dumps(content))
+        loaded_or_refused(folder, name, above, last, owner)
+        (folder / name).write_bytes(whole[name])
+    for _ in range(200):  # with the checksum of the changed weights
+        changed = bytearray(weights)
+        for _ in range(chance.randint(1, 4)):
+            changed[chance.randrange(min(len(changed), 4000))] = chance.randrange(256)
+        (folder / "model.safetensors").write_bytes(changed)
+        change(folder, weights=hashlib.sha256(changed).hexdigest())
+        loaded_or_refused(folder, "model.safetensors")
+
+
+def loaded_or_refused(folder, *what) -> None:
+    try:
+        load_pretrained(folder)
+    except UserError as error:
+        assert "\n" not in str(error) and str(error).endswith("."), what
+    except Exception as error:
+        raise AssertionError(f"{what}: {error!r}") from error
+
+
+def load_with_little_memory(folder) -> str:
+    """The sentence with which a model is refused by a process that may take 1.5 GB more than it has."""
+    code = """
+import resource, sys
+from coscap.errors import UserError
+from coscap.models import load_pretrained
+
+taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + 1_500_000_000,) * 2)
+try:
+    load_pretrained(sys.argv[1])
+except UserError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
+    return done.stdout
+
+
 def test_another_vocabulary_recipe_or_kind_is_refused(saved):
     _, folder = saved
     with pytest.raises(UserError, match="another vocabulary"):
@@ -129,6 +238,26 @@ def test_another_vocabulary_recipe_or_kind_is_refused(saved):
         CosCvae.from_pretrained(folder, recipe=Recipe("made-up/1", 6, ("cat", "dog"), 10, 4))
     with pytest.raises(UserError, match="cos_cvae"):
         UpDown.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": 5},
+        {"width": "6"},
+        {"width": -6},
+        {"width": True},
+        {"classes": "cat"},
+        {"classes": ["cat", 5]},
+        {"grid": 2.5},
+        {"words": {"a": 1}},
+        {"wings": 2},
+    ],
+)
+def test_a_recipe_of_other_types_is_refused(saved, changes) -> None:
+    _, folder = saved
+    change(folder, recipe={**RECIPE.fields(), **changes})
+    refused(folder, "recipe")
 
 
 def test_a_wrong_setting_is_named():

@@ -57,6 +57,45 @@ def test_captions_are_those_of_the_captioner(client: TestClient, captioner: Capt
         assert result["captions"] == wanted["captions"]
 
 
+def test_tags_are_those_of_the_captioner(client: TestClient, captioner: Captioner) -> None:
+    fields = {"n": "4", "floor": "0.3"}
+    answer = client.post("/tags", files=[photo(EXAMPLES[0]), photo(EXAMPLES[1])], data=fields)
+    assert answer.status_code == 200, answer.text
+    for path, told in zip(EXAMPLES[:2], answer.json(), strict=True):
+        wanted = captioner.tags(path, n=4, floor=0.3)
+        assert told["photo"] == path.name and 0 < len(told["tags"]) <= 4
+        assert [tag["word"] for tag in told["tags"]] == [tag.word for tag in wanted]
+        for tag, own in zip(told["tags"], wanted, strict=True):  # alone or in a batch: rounding apart
+            assert tag["probability"] == pytest.approx(own.probability, abs=1e-3)
+            assert tag["box"] == pytest.approx(list(own.box), abs=1e-3)
+    assert "coscap_tagged_photos_total 2.0" in client.get("/metrics").text
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"n": "0"}, "The field n is '0'"),
+        ({"n": "201"}, "The field n is '201'"),
+        ({"floor": "nan"}, "The field floor is 'nan'"),
+        ({"floor": "1.5"}, "The field floor is '1.5'"),
+        ({"must": "cat"}, "There is no field 'must'; the fields are n, floor"),
+        ({"n": ["3", "4"]}, "given twice"),
+    ],
+)
+def test_bad_fields_of_tags_are_a_sentence(client: TestClient, fields: dict[str, Any], expected: str) -> None:
+    answer = client.post("/tags", files=[photo()], data=fields)
+    assert answer.status_code == 422 and expected in answer.json()["error"], answer.text
+
+
+def test_a_bad_photograph_has_no_tags(client: TestClient) -> None:
+    answer = client.post("/tags", files=[photo(), ("photos", ("b.jpg", b"no picture", "image/jpeg"))])
+    assert answer.status_code == 422 and "b.jpg" in answer.json()["error"]
+    answer = client.post("/tags", files=[("photos", ("b.png", made(2000, 1000), "image/png"))])
+    assert answer.status_code == 422 and "pixels" in answer.json()["error"]
+    assert client.post("/tags", data={"n": "2"}).status_code in (415, 422)
+    assert client.get("/tags").status_code == 405
+
+
 def test_variations_of_a_caption(client: TestClient, captioner: Captioner) -> None:
     first = client.post("/captions", files=[photo()], data=SHORT).json()[0]["captions"][0]
     for keep in ("context", "objects"):
@@ -218,6 +257,7 @@ def test_a_token_guards_the_captions(captioner: Captioner) -> None:
             answer = client.post("/captions", files=[photo()], headers=headers)
             assert answer.status_code == 401
             assert "Bearer" in answer.json()["error"]
+            assert client.post("/tags", files=[photo()], headers=headers).status_code == 401
         assert client.get("/metrics").status_code == 401
         right = {"Authorization": "Bearer gehéim".encode()}
         assert client.post("/captions", files=[photo()], data=SHORT, headers=right).status_code == 200

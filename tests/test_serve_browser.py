@@ -9,10 +9,10 @@ import pytest
 
 from chromium import Browser, find_chromium
 from coscap import Captioner
-from coscap.captioner import ACCURATE, DIVERSE
 from coscap.cli.page import figure, render
 from coscap.photos import as_picture
 from coscap.search.config import SearchSettings
+from coscap.search.manner import ACCURATE, DIVERSE, USUAL
 from coscap.serve.app import create_app
 from coscap.serve.study.answers import Answers
 from coscap.serve.study.app import create_study_app
@@ -203,7 +203,7 @@ def test_the_page_asks_for_what_the_command_gives_by_default(
             f"$('variety').value = {slide}, Object.fromEntries([...form(state.photos[0])].slice(1))"
         )
         sent[slide] = (float(fields["latent_temperature"]), float(fields["variety"]))
-    assert sent == {0: ACCURATE, 50: (SearchSettings().latent_temperature, 0.5), 100: DIVERSE}
+    assert sent == {0: ACCURATE, 50: USUAL, 100: DIVERSE}
 
 
 def test_alt_text_of_the_captioner_is_copied_as_it_is(browser: Browser, address: str) -> None:

@@ -58,7 +58,7 @@ def test_every_address_answers_as_the_description_says(app: Any, client: TestCli
         @settings(CASES)
         @given(case=operation.as_strategy(generation_mode=mode))
         def ask(case: Any) -> None:
-            if mode is schemathesis.GenerationMode.POSITIVE and case.path == "/captions":
+            if mode is schemathesis.GenerationMode.POSITIVE and case.path in ("/captions", "/tags"):
                 case.body = {**case.body, "photos": [CAT.read_bytes()]}  # otherwise no photograph is one
             answer = case.call()
             tried[f"{case.method} {case.path} {answer.status_code}"] += 1
@@ -68,8 +68,10 @@ def test_every_address_answers_as_the_description_says(app: Any, client: TestCli
         ask()
     if mode is schemathesis.GenerationMode.POSITIVE:
         assert tried["POST /captions 200"] >= 5 and tried["POST /variations 404"] >= 20
+        assert tried["POST /tags 200"] >= 20
     else:
         assert tried["POST /captions 422"] >= 20 and tried["POST /variations 422"] >= 20
+        assert tried["POST /tags 422"] >= 20
 
 
 @pytest.mark.parametrize("one", CORPUS, ids=[one["name"] for one in CORPUS])

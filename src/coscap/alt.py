@@ -1,7 +1,6 @@
-"""Captions as alternative texts of pictures, and as XMP, where photo software keeps them."""
+"""Captions as alternative texts of pictures."""
 
 from collections.abc import Sequence
-from xml.sax.saxutils import escape
 
 MAX_CHARS = 125  # beyond it, some screen readers stop
 _LEAST = 20
@@ -61,38 +60,3 @@ def _sentence(words: Sequence[str]) -> str:
         text += glue + word
     text = text.rstrip(" .,;:")
     return f"{text[:1].upper()}{text[1:]}." if text else ""
-
-
-def xmp(alt: str, captions: Sequence[str] = (), language: str = "en") -> str:
-    """An XMP packet with the alternative text as AltTextAccessibility and as description.
-
-    `captions`, if given, are joined for the extended description (ExtDescrAccessibility).
-    """
-
-    def alternatives(name: str, value: str) -> str:
-        return (
-            f'   <{name}>\n    <rdf:Alt>\n     <rdf:li xml:lang="x-default">{_xml(value)}</rdf:li>\n'
-            f'     <rdf:li xml:lang="{_xml(language)}">{_xml(value)}</rdf:li>\n    </rdf:Alt>\n   </{name}>\n'
-        )
-
-    body = alternatives("dc:description", alt) + alternatives("Iptc4xmpCore:AltTextAccessibility", alt)
-    if len(captions) > 1:
-        body += alternatives("Iptc4xmpCore:ExtDescrAccessibility", " ".join(captions))
-    return (
-        '<?xpacket begin="\N{ZERO WIDTH NO-BREAK SPACE}" id="W5M0MpCehiHzreSzNTczkc9d"?>\n'
-        '<x:xmpmeta xmlns:x="adobe:ns:meta/">\n'
-        ' <rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">\n'
-        '  <rdf:Description rdf:about=""\n'
-        '    xmlns:dc="http://purl.org/dc/elements/1.1/"\n'
-        '    xmlns:Iptc4xmpCore="http://iptc.org/std/Iptc4xmpCore/1.0/xmlns/">\n'
-        f"{body}"
-        "  </rdf:Description>\n"
-        " </rdf:RDF>\n"
-        "</x:xmpmeta>\n"
-        '<?xpacket end="w"?>\n'
-    )
-
-
-def _xml(text: str) -> str:
-    """Text as XML may hold it: markup escaped, control characters left out."""
-    return escape("".join(sign for sign in text if sign >= " " or sign in "\t\n"), {'"': "&quot;"})

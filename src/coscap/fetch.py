@@ -96,11 +96,14 @@ def _failed(address: str, why: str) -> UserError:
     return UserError(f"{address} could not be fetched ({why}).")
 
 
+RUNS = "runs"  # where the examples keep what they train: never the name of an owner
+
+
 def hub_name(name: str) -> tuple[str, str | None]:
     """`owner/name` on a hub, and the revision in `owner/name@revision`, which pins what is downloaded.
 
-    A name that can only be meant as a path ("runs/mine" where there is a folder runs) is a UserError: nobody should
-    wait for a hub to hear of a slip.
+    A name that can only be meant as a path ("runs/mine", or "trained/mine" where there is a folder trained) is a
+    UserError: nobody should wait for a hub to hear of a slip.
     """
     repository, _, revision = name.partition("@")
     owner, _, rest = repository.partition("/")
@@ -108,6 +111,8 @@ def hub_name(name: str) -> tuple[str, str | None]:
         raise UserError(f"{name} is a file, and the folder of a model was expected; check the path.")
     if not rest or "/" in rest or name.startswith((".", "/", "~")):
         raise UserError(f"{name} is no folder with a model, and no name of one on the hub (owner/name).")
+    if owner == RUNS and not Path(owner).is_dir():
+        raise UserError(f"{name} does not exist, and there is no folder {owner} here; check the path.")
     if Path(owner).is_dir():
         there = sorted(path.name for path in Path(owner).iterdir() if path.is_dir())[:8]
         held = f"it has {', '.join(there)}" if there else "it has none"

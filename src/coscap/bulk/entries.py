@@ -73,13 +73,16 @@ def list_address(address: str) -> list[BulkEntry]:
     return [BulkEntry(f"{scheme}://{path}", address, path) for path in found]
 
 
-def list_parquet(argument: str, column: str = "", names: str = "") -> list[BulkEntry]:
-    """The pictures of a Parquet file, of a folder of them or of a pattern; local or at an address."""
+def list_parquet(argument: str, column: str = "", names: str = "", urls: bool = False) -> list[BulkEntry]:
+    """The pictures of a Parquet file, of a folder of them or of a pattern; local or at an address.
+
+    `urls`: rows may name addresses. They are those of whoever wrote the file, so the user must allow them.
+    """
     files = list(_files(argument, frozenset({PARQUET})))
     if not files:
         raise UserError(f"{argument} has no Parquet files; check the path.")
     root = argument if is_address(argument) else ""
-    return [entry for path in files for entry in _rows(root, path, column, names)]
+    return [entry for path in files for entry in _rows(root, path, column, names, urls)]
 
 
 def _files(argument: str, suffixes: frozenset[str]) -> Iterator[str]:
@@ -113,7 +116,7 @@ def _matches(path: str, pattern: str) -> bool:
     return fnmatch(path, pattern) and ("**" in pattern or path.count("/") == pattern.count("/"))
 
 
-def _rows(root: str, path: str, column: str, names: str) -> Iterator[BulkEntry]:
+def _rows(root: str, path: str, column: str, names: str, urls: bool) -> Iterator[BulkEntry]:
     """The rows of one Parquet file. Only names and paths are read here, never pictures."""
     import pyarrow as pa
     from pyarrow import parquet
@@ -126,7 +129,7 @@ def _rows(root: str, path: str, column: str, names: str) -> Iterator[BulkEntry]:
             column = column or _guess(schema, shown)
             kind = _kind(schema, column, shown)
             if kind == "path":
-                yield from _paths(file, root, path, column)
+                yield from _paths(file, root, path, column, urls)
                 return
             if names and names not in schema.names:
                 raise UserError(f"{shown} has no column {names}; it has {', '.join(schema.names)}.")
@@ -149,7 +152,7 @@ def _rows(root: str, path: str, column: str, names: str) -> Iterator[BulkEntry]:
         ) from None
 
 
-def _paths(file: Any, root: str, path: str, column: str) -> Iterator[BulkEntry]:
+def _paths(file: Any, root: str, path: str, column: str, urls: bool) -> Iterator[BulkEntry]:
     """Pictures that a Parquet file names; a relative path starts at the Parquet file's folder."""
     folder = path.rpartition("/")[0]
     for batch in file.iter_batches(columns=[column]):
@@ -157,6 +160,11 @@ def _paths(file: Any, root: str, path: str, column: str) -> Iterator[BulkEntry]:
             if value is None:
                 continue
             if is_address(value):
+                if not urls:
+                    raise UserError(
+                        f"{path} names the address {value}; pass --urls to let coscap read addresses that a Parquet "
+                        "file names."
+                    )
                 yield BulkEntry(value, value, file_system(value)[1])
             else:
                 place = value if value.startswith("/") or not folder else f"{folder}/{value}"

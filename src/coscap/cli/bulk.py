@@ -71,6 +71,9 @@ def bulk(
             help="The column of a Parquet file with pictures that names them, e.g. id. Unset: FILE#ROW.",
         ),
     ] = "",
+    urls: Annotated[
+        bool, typer.Option("--urls", help="Read addresses (s3://...) that the rows of a Parquet file name.")
+    ] = False,
     device: Annotated[str, typer.Option("--device", help="cpu or cuda (one GPU for each worker).")] = "cpu",
     *,
     settings: SearchSettings,
@@ -80,7 +83,7 @@ def bulk(
     OUT gets a row a picture: photo, width, height, captions (text and log_probability). Pictures that cannot be
     read are listed with the reason in a table beside it, captions.bad.parquet, and are not tried again.
     """
-    from coscap.captioner import manner
+    from coscap.search.manner import manner
     from coscap.shipped import check_device
 
     settings, variety = manner(settings, variety, accurate, diverse)
@@ -102,7 +105,7 @@ def bulk(
         batch=batch,
     )
     outcome = caption_collection(
-        _entries(images, column, names),
+        _entries(images, column, names, urls),
         Path(out),
         job,
         address=address,
@@ -128,7 +131,7 @@ def _need_extra() -> None:
         )
 
 
-def _entries(images: list[str], column: str, names: str) -> "list[BulkEntry]":
+def _entries(images: list[str], column: str, names: str, urls: bool = False) -> "list[BulkEntry]":
     """The pictures of all arguments, in their order."""
     from coscap.bulk.entries import is_address, is_parquet, list_address, list_parquet, local_entry
     from coscap.cli.photos import list_photos
@@ -140,7 +143,7 @@ def _entries(images: list[str], column: str, names: str) -> "list[BulkEntry]":
                 f"{argument} is no place for a collection; give folders, files, s3://... or Parquet."
             )
         if is_parquet(argument):
-            found += list_parquet(argument, column, names)
+            found += list_parquet(argument, column, names, urls)
         elif is_address(argument):
             found += list_address(argument)
         else:

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from coscap.cli.xmp import BadPacket, described, embed_in_file
 from coscap.errors import UserError
-from coscap.files import lock_file, read_json, read_text, write_text
+from coscap.files import check_output, lock_file, read_json, read_text, write_text
 
 Policy = Literal["refuse", "overwrite", "skip", "append"]
 Row = dict[str, Any]  # a photograph as --json prints it
-COLUMNS = ("photo", "caption", "alt", "log_probability", "satisfied", "error")
+COLUMNS = ("photo", "caption", "alt", "log_probability", "support", "satisfied", "error")
 
 
 def policy(overwrite: bool, skip_existing: bool, append: bool) -> Policy:
@@ -170,6 +171,8 @@ def _from_csv(text: str) -> list[Row]:
                 "alt": line["alt"],
                 "log_probability": float(line["log_probability"]),
             }
+            if line.get("support"):  # a file of an earlier version has no such column
+                caption["support"] = float(line["support"])
             row["captions"].append(
                 caption if line["satisfied"] != "False" else {**caption, "satisfied": False}
             )
@@ -213,10 +216,69 @@ class Sidecars:
             write_text(path, text)
 
 
+class Embedded:
+    """`--embed-xmp`: alternative texts inside of the photographs."""
+
+    def __init__(self, photos: Sequence[str], what: Policy) -> None:
+        from PIL import Image
+
+        if what == "append":
+            raise UserError(
+                "--append is for --sidecar; a text inside of a photograph is replaced with --overwrite."
+            )
+        self.what = what
+        self.described: list[str] = []
+        for photo in photos:
+            _beside(photo, ".xmp")  # refuses what is no file
+            if not Path(photo).is_file():  # a pipe, at which one would wait for ever
+                continue
+            try:
+                with Image.open(photo) as opened:
+                    kind = opened.format
+            except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+                continue  # the captioner says what is wrong with it
+            if kind not in ("JPEG", "MPO", "PNG"):
+                raise UserError(
+                    f"{photo} is {kind}, and --embed-xmp writes into JPEG and PNG only; leave it out, or use --xmp."
+                )
+            check_output(photo)
+            if self._is_described(photo):
+                self.described.append(photo)
+        if self.described and what == "refuse":
+            count = len(self.described)
+            more = f" and {count - 1:,} more have" if count > 1 else " has"
+            raise UserError(
+                f"{self.described[0]}{more} a description inside; pass --skip-existing or --overwrite to say what to "
+                "do with them."
+            )
+
+    def done(self, photo: str) -> bool:
+        return self.what == "skip" and photo in self.described
+
+    def write(self, photo: str, alts: Sequence[str]) -> dict[str, str]:
+        """Write the first text into the photograph, all of them as its extended description; why not, if it fails."""
+        if self.done(photo) or not alts:
+            return {}
+        try:
+            embed_in_file(photo, alts[0], alts)
+        except UserError as error:
+            return {photo: str(error)}
+        return {}
+
+    def _is_described(self, photo: str) -> bool:
+        try:
+            with Path(photo).open("rb") as file:
+                return described(file)
+        except BadPacket as error:
+            raise UserError(
+                f"{photo} cannot be written into, because {error}; leave it out, or use --xmp."
+            ) from None
+
+
 def _beside(photo: str, suffix: str) -> Path:
     if photo == "-" or "://" in photo:
         what = "standard input" if photo == "-" else photo
         raise UserError(
-            f"{what} has no folder for a file beside it; leave out --sidecar and --xmp, or use --out FILE."
+            f"{what} has no folder with it; leave out --sidecar, --xmp and --embed-xmp, or use --out FILE."
         )
     return Path(photo).with_suffix(suffix)

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from coscap.errors import UserError
-from coscap.files import read_json, whole_folder, write_json
+from coscap.errors import UserError, reason
+from coscap.files import read_json, sha256, whole_folder, write_json
 from coscap.models.base import CaptionModel
-from coscap.models.config import read_config
+from coscap.models.config import ModelConfig, read_config
 from coscap.models.registry import build_model
 from coscap.text.objects import ObjectClasses, load_classes
 from coscap.text.vocabulary import Vocabulary
@@ -77,7 +77,10 @@ def save_pretrained(
         )
     if folder.is_dir() and any(folder.iterdir()) and not (folder / CONFIG).is_file():
         raise UserError(f"{folder} holds other files than a model; choose a new folder for the model.")
-    weights = save_tensors(_tensors(model, getattr(torch, dtype)), metadata={"format": "pt"})
+    stored = {name: _stored(value, getattr(torch, dtype)) for name, value in _tensors(model).items()}
+    weights = save_tensors(
+        {name: value.to("cpu").contiguous() for name, value in stored.items()}, metadata={"format": "pt"}
+    )
     description = {
         "format": FORMAT,
         "model": model.config.model_dump(mode="json"),
@@ -106,8 +109,14 @@ def load_pretrained(name: str | Path) -> Pretrained:
             f"{folder / VOCABULARY} is not the vocabulary that this model was trained with "
             f"({len(vocabulary)} tokens, {config.vocabulary} expected); take the one that was saved with it."
         )
+    weights = _there(folder, WEIGHTS)
+    _check_shapes(weights, config)
+    _check_digest(weights, content.get("weights"))
     model = build_model(config)
-    _fill(model, _read_weights(_there(folder, WEIGHTS), content.get("weights")), folder / WEIGHTS)
+    tensors = load_file(weights)
+    model.load_state_dict(
+        {name: _stored(each, torch.float32) for name, each in tensors.items()}, strict=False
+    )
     return Pretrained(
         source=str(name),
         model=model.eval(),
@@ -119,11 +128,10 @@ def load_pretrained(name: str | Path) -> Pretrained:
     )
 
 
-def _tensors(model: CaptionModel, dtype: torch.dtype) -> dict[str, Tensor]:
+def _tensors(model: CaptionModel) -> dict[str, Tensor]:
     """The weights by name, each once: a tied vocabulary layer is the word embedding."""
     tied = {"output.weight"} if model.config.tie_words else set()
-    tensors = {name: value for name, value in model.state_dict().items() if name not in tied}
-    return {name: _stored(value.detach(), dtype).to("cpu").contiguous() for name, value in tensors.items()}
+    return {name: value.detach() for name, value in model.state_dict().items() if name not in tied}
 
 
 def _stored(value: Tensor, dtype: torch.dtype) -> Tensor:
@@ -131,17 +139,40 @@ def _stored(value: Tensor, dtype: torch.dtype) -> Tensor:
     return value.to(dtype) if value.is_floating_point() else value
 
 
-def _fill(model: CaptionModel, tensors: dict[str, Tensor], path: Path) -> None:
-    wanted = {name: value.shape for name, value in _tensors(model, torch.float32).items()}
-    found = {name: value.shape for name, value in tensors.items()}
-    if wanted != found:
-        wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+def _check_shapes(path: Path, config: ModelConfig) -> None:
+    """Refuse weights that are not those of the configuration, by the file's header and a model without memory: a file
+    of a kilobyte can claim gigabytes, and so can a configuration."""
+    found = _read_shapes(path)
+    if config.flow_layers > max(len(found), 100):  # each layer has weights of its own
+        raise _other_weights(path, "flow_layers")
+    try:
+        with torch.device("meta"):
+            wanted = {name: tuple(each.shape) for name, each in _tensors(build_model(config)).items()}
+    except (RuntimeError, TypeError, OverflowError):  # sizes that no tensor can have
         raise UserError(
-            f"{path} holds other weights than {CONFIG} describes (first difference: {wrong[0]}); "
-            "the two files must be of the same model."
-        )
-    model.load_state_dict(
-        {name: _stored(value, torch.float32) for name, value in tensors.items()}, strict=False
+            f"{path.with_name(CONFIG)} describes a model that is too large to exist; take the file that was saved "
+            "with the model."
+        ) from None
+    if wanted != found:
+        wrong = min(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+        raise _other_weights(path, wrong)
+
+
+def _read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes that a file of weights claims. That their bytes are there is checked, the bytes are not read."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(
+            f"{path} is damaged or no safetensors file ({reason(error)}); copy it again."
+        ) from None
+
+
+def _other_weights(path: Path, difference: str) -> UserError:
+    return UserError(
+        f"{path} holds other weights than {CONFIG} describes (first difference: {difference}); "
+        "the two files must be of the same model."
     )
 
 
@@ -157,16 +188,11 @@ def _read_description(folder: Path) -> dict[str, Any]:
     return content
 
 
-def _read_weights(path: Path, digest: str | None) -> dict[str, Tensor]:
-    data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest() != digest:
+def _check_digest(path: Path, digest: str | None) -> None:
+    if sha256(path) != digest:
         raise UserError(
             f"{path} is damaged or of another model: its checksum is not the one in {CONFIG}; copy it again."
         )
-    try:
-        return load_tensors(data)
-    except SafetensorError as error:
-        raise UserError(f"{path} is not a safetensors file ({error}); copy it again.") from None
 
 
 def _read_recipe(content: Any, path: Path) -> Recipe | None:
@@ -198,8 +224,7 @@ def _from_hub(name: str) -> Path:
     try:
         return Path(huggingface_hub.snapshot_download(repository, revision=revision, allow_patterns=patterns))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            f"{name} is no folder with a model and could not be fetched from the hub ({reason}); "
+            f"{name} is no folder with a model and could not be fetched from the hub ({reason(error)}); "
             "check the name and the connection."
         ) from None

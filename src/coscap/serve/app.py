@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
+from pydantic import BaseModel
 
 from coscap import __version__
 from coscap.serve.errors import answer_errors
@@ -22,11 +24,14 @@ from coscap.serve.wire import (
     ErrorJson,
     HealthJson,
     PhotoJson,
+    PhotoTagsJson,
+    TagFields,
     VariationsJson,
     caption_model,
     caption_options,
     checked,
     form_schema,
+    tag_options,
     variation_model,
 )
 from coscap.serve.worker import Upload, Worker, count_pixels
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
     from coscap.photos import PhotoCaption, PhotoCaptions
 
 R = TypeVar("R")
+Options = TypeVar("Options")
 Responses = dict[int | str, dict[str, Any]]
 CLOSING = 3.0  # seconds in which a worker must notice that nobody waits for its work
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -100,6 +106,27 @@ class Service:
         except Exhausted:
             raise _busy("Photographs of other requests take all the pixels that the server has") from None
 
+    async def ask(
+        self,
+        request: Request,
+        read: Callable[[list[tuple[str, str]]], Options],
+        put: Callable[[Sequence[Upload], Options, str], "Future[R]"],
+        share: Share,
+        pixels: Share,
+    ) -> tuple[list[str], R]:
+        """The names of a form's photographs, and what the worker found in them."""
+        uploads, pairs = await read_form(request, self.limits, share)
+        future = None
+        try:
+            options = read(pairs)
+            await self.charge_pixels(uploads, pixels)
+            future = put(uploads, options, request.state.request_id)
+        finally:
+            if future is None:  # otherwise the worker closes the files
+                for upload in uploads:
+                    upload.file.close()
+        return [upload.name for upload in uploads], await self.result(request, future)
+
     async def result(self, request: Request, future: "Future[R]") -> R:
         """The result of the worker. Without anyone who waits for it, by time or by choice, the job is cancelled."""
         answer = asyncio.wrap_future(future)
@@ -159,6 +186,7 @@ def create_app(
     )
     answer_errors(app, "GET /docs lists them.")
     _add_captions(app, service)
+    _add_tags(app, service)
     _add_variations(app, service)
     _add_status(app, service)
     _add_pages(app, page.html)
@@ -167,11 +195,54 @@ def create_app(
 
 def _add_captions(app: FastAPI, service: Service) -> None:
     fields = caption_model(service.limits.captions)
+
+    @app.post(
+        "/captions",
+        response_model=list[PhotoJson],
+        response_description="The captions of each photograph, in the order of the files.",
+        responses=_errors(400, 401, 403, 408, 413, 415, 422, 429, 503, 504),
+        openapi_extra=_photo_form(fields, service.limits),
+    )
+    async def captions(request: Request) -> Response:
+        """Several captions for each photograph."""
+
+        async def work(size: Share, pixels: Share) -> list[dict[str, Any]]:
+            read = partial(caption_options, fields)
+            _, found = await service.ask(request, read, service.worker.caption, size, pixels)
+            return service.to_json(found)
+
+        return JSONResponse(await service.admitted(work))
+
+
+def _add_tags(app: FastAPI, service: Service) -> None:
+    @app.post(
+        "/tags",
+        response_model=list[PhotoTagsJson],
+        response_description="The words of each photograph, in the order of the files.",
+        responses=_errors(400, 401, 403, 408, 413, 415, 422, 429, 503, 504),
+        openapi_extra=_photo_form(TagFields, service.limits),
+    )
+    async def tags(request: Request) -> Response:
+        """The words that people would write about each photograph, with calibrated probabilities and places."""
+
+        async def work(size: Share, pixels: Share) -> list[dict[str, Any]]:
+            names, found = await service.ask(request, tag_options, service.worker.tag, size, pixels)
+            service.telemetry.tagged.inc(len(names))
+            return [
+                {"photo": name, "tags": [tag.to_json() for tag in each]}
+                for name, each in zip(names, found, strict=True)
+            ]
+
+        return JSONResponse(await service.admitted(work))
+
+
+def _photo_form(fields: type[BaseModel], limits: Limits) -> dict[str, Any]:
+    """The description of a form with photographs and text fields."""
     photos = {
         "type": "array",
         "items": {"type": "string", "format": "binary"},
         "minItems": 1,
-        "maxItems": service.limits.photos,
+        "maxItems": limits.photos,
         "description": "One or more photographs, as files.",
     }
     form = {
@@ -180,33 +251,7 @@ def _add_captions(app: FastAPI, service: Service) -> None:
         "properties": {"photos": photos, **form_schema(fields)},
         "additionalProperties": False,
     }
-
-    @app.post(
-        "/captions",
-        response_model=list[PhotoJson],
-        response_description="The captions of each photograph, in the order of the files.",
-        responses=_errors(400, 401, 403, 408, 413, 415, 422, 429, 503, 504),
-        openapi_extra={
-            "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}}
-        },
-    )
-    async def captions(request: Request) -> Response:
-        """Several captions for each photograph."""
-
-        async def work(size: Share, pixels: Share) -> list[dict[str, Any]]:
-            uploads, pairs = await read_form(request, service.limits, size)
-            future = None
-            try:
-                options = caption_options(fields, pairs)
-                await service.charge_pixels(uploads, pixels)
-                future = service.worker.caption(uploads, options, request.state.request_id)
-            finally:
-                if future is None:  # otherwise the worker closes the files
-                    for upload in uploads:
-                        upload.file.close()
-            return service.to_json(await service.result(request, future))
-
-        return JSONResponse(await service.admitted(work))
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}}}
 
 
 def _add_variations(app: FastAPI, service: Service) -> None:

@@ -25,6 +25,7 @@ class Telemetry:
             "coscap_request_seconds", "Time to answer.", ["path"], buckets=_SECONDS, registry=own
         )
         self.photos = Counter("coscap_photos", "Photographs captioned.", registry=own)
+        self.tagged = Counter("coscap_tagged_photos", "Photographs tagged.", registry=own)
         self.captions = Counter("coscap_captions", "Captions given.", registry=own)
         self.batches = Histogram(
             "coscap_batch_photos", "Photographs in a batch.", ["stage"], buckets=_PHOTOS, registry=own

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from coscap.errors import UserError
 from coscap.search.config import SearchSettings, settings_from
-from coscap.serve.worker import CaptionOptions
+from coscap.serve.worker import CaptionOptions, TagOptions
 
 _STRICT = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 _GIVEN = ConfigDict(frozen=True, use_attribute_docstrings=True)
@@ -77,12 +77,44 @@ class PhotoJson(BaseModel):
     photo: str
     """The name that the photograph was sent with."""
     captions: list[CaptionJson]
+    """The best first, by likelihood, agreement with captions of similar pictures and support; each further one is the
+    best compromise between good and unlike those before it. Those of beams come in the order of the search."""
 
 
 class VariationsJson(BaseModel):
     model_config = _GIVEN
 
     captions: list[CaptionJson]
+
+
+class TagFields(BaseModel):
+    """Asks for the words of photographs."""
+
+    model_config = _STRICT
+
+    n: int = Field(default=20, ge=1, le=200)
+    """The most words of a photograph."""
+    floor: float = Field(default=0.2, ge=0, le=1)
+    """Leave out words that are less probable."""
+
+
+class TagJson(BaseModel):
+    model_config = _GIVEN
+
+    word: str
+    probability: float
+    """How likely it is that one of five people would use the word in a caption."""
+    box: tuple[float, float, float, float]
+    """Where the evidence is: x1, y1, x2, y2 in 0..1 of the width and height of the upright photograph."""
+
+
+class PhotoTagsJson(BaseModel):
+    model_config = _GIVEN
+
+    photo: str
+    """The name that the photograph was sent with."""
+    tags: list[TagJson]
+    """The most probable first."""
 
 
 class HealthJson(BaseModel):
@@ -115,7 +147,7 @@ def caption_model(captions: int) -> type[BaseModel]:
                 default=0.5,
                 ge=0,
                 le=1,
-                description="0 takes the likeliest captions of those drawn, 1 the most different.",
+                description="0 takes the best captions of those drawn, 1 the most different.",
             ),
         ),
     }
@@ -155,6 +187,23 @@ def repeatable(kind: type[BaseModel]) -> set[str]:
 
 def caption_options(kind: type[BaseModel], pairs: list[tuple[str, str]]) -> CaptionOptions:
     """From the text fields of a form."""
+    given = checked_form(kind, pairs)
+    # What was not given stays unset, so that a default can depend on the other settings.
+    settings = given.model_dump(exclude={"n", "variety"}, exclude_unset=True)
+    return CaptionOptions(given.n, given.variety, settings_from(**settings))  # type: ignore[attr-defined]
+
+
+def tag_options(pairs: list[tuple[str, str]]) -> TagOptions:
+    """From the text fields of a form."""
+    given = checked_form(TagFields, pairs)
+    return TagOptions(given.n, given.floor)
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def checked_form(kind: type[M], pairs: list[tuple[str, str]]) -> M:
+    """A checked record from the text fields of a form, in which the fields of a list may come several times."""
     several = repeatable(kind)
     values: dict[str, Any] = {}
     for name, value in pairs:
@@ -164,13 +213,7 @@ def caption_options(kind: type[BaseModel], pairs: list[tuple[str, str]]) -> Capt
             raise UserError(f"The field {_short(name)} is given twice; give it once.")
         else:
             values[name] = value
-    given = checked(kind, values)
-    # What was not given stays unset, so that a default can depend on the other settings.
-    settings = given.model_dump(exclude={"n", "variety"}, exclude_unset=True)
-    return CaptionOptions(given.n, given.variety, settings_from(**settings))  # type: ignore[attr-defined]
-
-
-M = TypeVar("M", bound=BaseModel)
+    return checked(kind, values)
 
 
 def checked(kind: type[M], values: object) -> M:

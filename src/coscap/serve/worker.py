@@ -2,6 +2,7 @@
 
     request ─▶ regions: decode, detect ─▶ captions: search, rescore, select ─▶ the request's future
                one thread                 `workers` threads, `batch` photographs each
+    request ─▶ regions: decode, tag ─▶ the request's future
 
 While captions of one batch are searched, the regions of the next are found. No request waits for others to fill its
 batch: a batch is what has gathered while the threads were busy. Noise belongs to the photograph, so its captions do
@@ -9,7 +10,7 @@ not depend on its batch.
 """
 
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from coscap.captioner import Captioner
     from coscap.photos import PhotoCaption, PhotoCaptions
     from coscap.vision.regions import Regions
-    from coscap.vision.tags import Evidence
+    from coscap.vision.tags import Tag
+    from coscap.vision.words import Evidence
 
 Keep = Literal["context", "objects"]
 DECODED_PIXELS = 16_000_000  # decoded pictures that are held together for one call of the detector
@@ -47,6 +49,14 @@ class CaptionOptions:
     n: int
     variety: float
     settings: SearchSettings
+
+
+@dataclass(frozen=True)
+class TagOptions:
+    """Which words of a photograph are given: at most n with a probability of at least `floor`."""
+
+    n: int
+    floor: float
 
 
 # ---- what the server asks of the captioner --------------------------------------------------------------------------
@@ -71,34 +81,45 @@ def count_pixels(uploads: Sequence[Upload]) -> int:
 def find_regions(
     captioner: "Captioner", uploads: Sequence[Upload], pixels: int, check: Check
 ) -> "tuple[list[Regions], list[Evidence] | None]":
-    """Regions and evidence of photographs that are decoded one at a time, as `coscap caption` decodes them."""
-    from coscap.vision.pictures import open_picture
-
+    """Regions and evidence of photographs, as `coscap caption` sees them."""
     detector = captioner.detector
     found: list[Regions] = []
     seen: list[Evidence] = []
+    for pictures in _decoded(uploads, detector.least_side, detector.batch, pixels, check):
+        regions, evidence = captioner.see(pictures)
+        found += regions
+        seen += evidence or []
+    return found, seen or None
+
+
+def find_tags(
+    captioner: "Captioner", uploads: Sequence[Upload], options: TagOptions, pixels: int, check: Check
+) -> "list[list[Tag]]":
+    """Words of photographs, as `coscap tags` finds them."""
+    tagger = captioner.tagger
+    found: list[list[Tag]] = []
+    for pictures in _decoded(uploads, tagger.least_side, captioner.detector.batch, pixels, check):
+        found += tagger(pictures, options.n, options.floor)
+    return found
+
+
+def _decoded(
+    uploads: Sequence[Upload], least_side: int, batch: int, pixels: int, check: Check
+) -> "Iterator[list[Image]]":
+    """Photographs, decoded one at a time, in batches that do not hold too many pixels."""
+    from coscap.vision.pictures import open_picture
+
     held: list[Image] = []
     for upload in uploads:
         check()
         upload.file.seek(0)
-        held.append(
-            open_picture(upload.file, least_side=detector.least_side, name=upload.name, pixel_limit=pixels)
-        )
+        held.append(open_picture(upload.file, least_side=least_side, name=upload.name, pixel_limit=pixels))
         upload.file.close()
-        if len(held) == detector.batch or sum(p.width * p.height for p in held) > DECODED_PIXELS:
-            _see(captioner, held, found, seen)
+        if len(held) == batch or sum(p.width * p.height for p in held) > DECODED_PIXELS:
+            yield held
             held = []
     if held:
-        _see(captioner, held, found, seen)
-    return found, seen or None
-
-
-def _see(
-    captioner: "Captioner", pictures: "list[Image]", found: "list[Regions]", seen: "list[Evidence]"
-) -> None:
-    regions, evidence = captioner.see(pictures)
-    found += regions
-    seen += evidence or []
+        yield held
 
 
 def write_captions(
@@ -148,6 +169,20 @@ class CaptionJob(Job):
 
 
 @dataclass(eq=False)
+class TagJob(Job):
+    uploads: Sequence[Upload] = ()
+    options: TagOptions | None = None
+
+    @property
+    def photos(self) -> int:
+        return len(self.uploads)
+
+    def release(self) -> None:
+        for upload in self.uploads:
+            upload.file.close()
+
+
+@dataclass(eq=False)
 class VariationJob(Job):
     caption: Any = None
     keep: Keep = "context"
@@ -165,7 +200,7 @@ class Worker:
         self._limits = limits
         self._on_batch = on_batch or (lambda stage, photos: None)
         grace = limits.grace
-        self._regions = Stage[CaptionJob]("regions", self._find_regions, captioner.detector.batch, 1, grace)
+        self._regions = Stage[CaptionJob | TagJob]("regions", self._look, captioner.detector.batch, 1, grace)
         self._captions = Stage[CaptionJob | VariationJob](
             "captions", self._write, limits.batch, limits.workers, grace
         )
@@ -198,6 +233,11 @@ class Worker:
         self._regions.put(job)
         return job.future
 
+    def tag(self, uploads: Sequence[Upload], options: TagOptions, id: str = "") -> "Future[Any]":
+        job = TagJob(id, uploads, options)
+        self._regions.put(job)
+        return job.future
+
     def vary(self, caption: "PhotoCaption", keep: Keep, n: int, seed: int, id: str = "") -> "Future[Any]":
         job = VariationJob(id, caption, keep, n, seed)
         self._captions.put(job)
@@ -211,7 +251,7 @@ class Worker:
         self._supervisor.close()
         return all(finished)
 
-    def _find_regions(self, jobs: list[CaptionJob], check: Check) -> None:
+    def _look(self, jobs: list[CaptionJob | TagJob], check: Check) -> None:
         """A job with a bad photograph fails alone."""
         self._on_batch("regions", sum(job.photos for job in jobs))
         for job in jobs:
@@ -219,6 +259,12 @@ class Worker:
                 job.release()
                 continue
             try:
+                if isinstance(job, TagJob):
+                    assert job.options is not None
+                    job.settle(
+                        find_tags(self._captioner, job.uploads, job.options, self._limits.pixels, check)
+                    )
+                    continue
                 job.regions, job.evidence = find_regions(
                     self._captioner, job.uploads, self._limits.pixels, check
                 )
