@@ -23,18 +23,16 @@ def squash(photo, side):
 
 
 def caption(folder, photo, draws, noise, longest=20):
-    """As many captions as draws; noise(step, name, shape) moves the latents away from their means."""
+    """As many captions as draws; noise(number, name, shape) moves the latents away from their means. The number is that
+    of the word, or, where a latent is drawn once for each object, of the object of each caption."""
     manifest = json.loads(Path(folder, "manifest.json").read_text())
     units = json.loads(Path(folder, "vocabulary.json").read_text())["units"]
     sessions = {path.stem: onnxruntime.InferenceSession(path) for path in Path(folder).glob("*.onnx")}
     latents, feed = manifest["latents"].items(), {}
     for name, width in manifest["states"].items():  # width 0: one whole number for each caption
         feed[name] = np.zeros((draws, width), np.float32) if width else np.zeros(draws, np.int64)
-    for name, width in latents:  # none is given, all are drawn
-        feed |= {
-            f"{name}_given": np.zeros((draws, width), np.float32),
-            f"{name}_use": np.zeros(draws, np.int64),
-        }
+    for name, _ in latents:  # none is given, all are drawn
+        feed |= {f"{name}_given": feed[f"{name}_z"], f"{name}_use": np.zeros(draws, np.int64)}
 
     def run(name, **given):
         """Inputs come from what is known so far, outputs join it; next_h is the h of the next word."""
@@ -45,7 +43,7 @@ def caption(folder, photo, draws, noise, longest=20):
         feed.update(zip(names, values, strict=True))
 
     run("picodet-s", picture=squash(photo, 384))
-    run("pplcnetv2", picture=squash(photo, 256))
+    run("map", picture=squash(photo, 256))
     run("regions")
     run("start")
     end, said = manifest["tokens"]["end"], []
@@ -53,7 +51,7 @@ def caption(folder, photo, draws, noise, longest=20):
     feed |= {"ids": np.full(draws, manifest["tokens"]["start"]), "places": np.arange(draws)}
     for step in range(longest):
         for name, width in latents:
-            feed[f"{name}_noise"] = noise(step, name, (draws, width))
+            feed[f"{name}_noise"] = noise(feed.get(f"{name}_drawn", step), name, (draws, width))
         run("step")
         feed["ids"] = feed["log_probabilities"].argmax(1)
         said.append(feed["ids"])
@@ -63,5 +61,5 @@ def caption(folder, photo, draws, noise, longest=20):
 
 if __name__ == "__main__":
     random = np.random.default_rng(0)
-    told = caption(*sys.argv[1:3], 5, lambda step, name, shape: random.standard_normal(shape, np.float32))
+    told = caption(*sys.argv[1:3], 5, lambda number, name, shape: random.standard_normal(shape, np.float32))
     print(*told, sep="\n")

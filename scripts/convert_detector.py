@@ -10,8 +10,9 @@ Run once, in an environment of its own, because paddle pins what nobody else wan
 
 Both networks come out with the same entrance: pictures as bytes, (B, H, W, 3) RGB, any B, H and W, normalised
 inside the graph. PicoDet loses its non-maximum suppression, which admits one picture at a time only, and its
-fixed input size; PPLCNetV2 loses its classifier (10 of its 27 MB). Batch normalisation is folded into the
-convolutions. `weights.json` records the hashes of what went in and what came out; the loader checks them.
+fixed input size; PPLCNetV2 loses its classifier (10 of its 27 MB), and keeps its weights in half precision. Batch
+normalisation is folded into the convolutions. `weights.json` records the hashes of what went in and what came out;
+the loader checks them.
 """
 
 import argparse
@@ -55,6 +56,7 @@ def main() -> None:
         pplcnet = to_onnx(models / "PPLCNetV2" / "ckpt", "inference", folder / "pplcnet.onnx")
         save(cut_picodet(picodet), arguments.out / "picodet-s.onnx", folder)
         save(cut_pplcnet(pplcnet), arguments.out / "pplcnetv2.onnx", folder)
+        store_half(arguments.out / "pplcnetv2.onnx")
     record = {
         "source": "paddlelabel-ml 1.0.0, Apache-2.0",
         "source_sha256": WHEEL_SHA256,
@@ -182,6 +184,20 @@ def save(model: onnx.ModelProto, path: Path, folder: Path) -> None:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = str(path)
     onnxruntime.InferenceSession(str(plain), options, providers=["CPUExecutionProvider"])
+
+
+def store_half(path: Path) -> None:
+    """Keep the large weights in half precision; a session turns them into float32 once, when it opens the file."""
+    model = onnx.load(str(path))
+    casts = []
+    for weight in model.graph.initializer:
+        value = numpy_helper.to_array(weight)
+        if value.dtype == np.float32 and value.ndim > 1 and not weight.name.startswith("entrance."):
+            name = weight.name
+            weight.CopyFrom(numpy_helper.from_array(value.astype(np.float16), f"{name}.half"))
+            casts.append(helper.make_node("Cast", [f"{name}.half"], [name], to=TensorProto.FLOAT))
+    replace(model.graph.node, [*casts, *model.graph.node])
+    onnx.save(model, str(path))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -65,9 +66,9 @@ def test_folder_is_complete_and_described(folder: Path) -> None:
     written = {path.name for path in folder.iterdir()} - {"manifest.json"}
     assert written == set(manifest["sha256"])
     assert set(manifest["graphs"]) == {"regions", "start", "step"}
-    assert manifest["latents"] == {"context": 32, "object": 32}
+    assert manifest["latents"] == {"context": 32, "object": 33}  # the last one chooses a region
     assert max((folder / name).stat().st_size for name in ("start.onnx", "step.onnx")) < 400_000  # no weights
-    assert len(Vocabulary.load(folder / "vocabulary.json")) == 12186
+    assert len(Vocabulary.load(folder / "vocabulary.json")) == 6404
 
 
 def test_example_gives_the_captions_of_the_means(
@@ -88,8 +89,9 @@ def test_example_gives_the_captions_of_the_same_draws(
         ours = generate(captioner.model, batch, captioner.vocabulary, 4, SearchSettings(seed=5))[0]
         keys = row_keys(5, batch.keys, 4)
 
-        def noise(step: int, name: str, shape: tuple[int, int], keys=keys):  # type: ignore[no-untyped-def]
-            return normals(keys, {"context": 1, "object": 2}[name], step, shape[1]).numpy()
+        def noise(number, name: str, shape: tuple[int, int], keys=keys):  # type: ignore[no-untyped-def]
+            number = torch.as_tensor(number)  # of the word, or of the object of each row
+            return normals(keys, {"context": 1, "object": 2}[name], number, shape[1]).numpy()
 
         assert example.caption(folder, photo, 4, noise) == [caption.text for caption in ours]
 
@@ -111,7 +113,7 @@ def test_regions_are_those_of_the_detector(
     folder: Path, captioner: Captioner, example: ModuleType, tmp_path: Path
 ) -> None:
     Image.new("RGB", (300, 200), "white").save(tmp_path / "nothing.png")
-    names = ("picodet-s", "pplcnetv2", "regions")
+    names = ("picodet-s", "map", "regions")
     graphs = {name: session((folder / f"{name}.onnx").read_bytes(), threads=1) for name in names}
 
     def run(name: str, feed: dict) -> None:
@@ -122,7 +124,7 @@ def test_regions_are_those_of_the_detector(
 
     for photo in (*EXAMPLES, tmp_path / "nothing.png"):
         feed = {}
-        for name, side in (("picodet-s", 384), ("pplcnetv2", 256)):
+        for name, side in (("picodet-s", 384), ("map", 256)):
             feed["picture"] = example.squash(photo, side)
             run(name, feed)
         run("regions", feed)
@@ -131,7 +133,7 @@ def test_regions_are_those_of_the_detector(
             [open_picture(photo, least_side=captioner.detector.least_side)]
         )
         assert feed["labels"][0, seen].tolist() == regions.labels.tolist()
-        np.testing.assert_allclose(feed["boxes"][0, seen], regions.boxes, atol=1e-5)
+        np.testing.assert_allclose(feed["boxes"][0, seen], regions.boxes, atol=3e-5)  # words: roots of differences
         np.testing.assert_allclose(feed["scores"][0, seen], regions.scores, atol=1e-5)
         np.testing.assert_allclose(feed["features"][0, seen], regions.features, atol=1e-3)
 

@@ -4,12 +4,14 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from coscap.cli.main import app
 from coscap.errors import UserError
-from coscap.vision.builtin import EYES
+from coscap.vision.builtin import EYES, BuiltinDetector
 from coscap.vision.pictures import open_picture
 from coscap.vision.tags import Tagger
 
@@ -87,7 +89,17 @@ def test_a_truncated_network_is_one_sentence(tmp_path: Path) -> None:
         shutil.copy(file, tmp_path / file.name)
     (tmp_path / "backbone.onnx").write_bytes((EYES / "backbone.onnx").read_bytes()[:3000])
     with pytest.raises(UserError, match=r"backbone\.onnx is damaged"):
-        Tagger(tmp_path)
+        Tagger(tmp_path).look([Image.new("RGB", (8, 8))])
     (tmp_path / "backbone.onnx").unlink()
     with pytest.raises(UserError, match=r"backbone\.onnx cannot be read"):
         Tagger(tmp_path)
+
+
+def test_a_detector_with_the_same_eyes_sees_what_the_tagger_sees() -> None:
+    picture = open_picture(EXAMPLES / "coffee.jpg", least_side=768)
+    detector, tagger = BuiltinDetector(eyes=EYES), Tagger()
+    assert detector.eyes_digest == tagger.digest
+    regions, (seen,) = detector.see([picture])
+    (expected,) = tagger.look([picture])
+    assert np.array_equal(seen.vector, expected.vector) and np.array_equal(seen.words, expected.words)
+    assert np.array_equal(regions[0].features, detector.regions([picture])[0].features)

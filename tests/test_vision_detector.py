@@ -176,7 +176,8 @@ def test_decode_one_anchor() -> None:
 
 
 def test_names_of_detectors() -> None:
-    assert load_detector("builtin").recipe == RECIPE
+    assert load_detector("builtin:imagenet").recipe == RECIPE
+    assert load_detector("builtin").recipe.words
     with pytest.raises(UserError, match="is not a detector"):
         load_detector("yolo")
     with pytest.raises(UserError, match="classes of its own"):

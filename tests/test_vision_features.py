@@ -1,6 +1,7 @@
 """`coscap features`: many pictures to one store, in any number of processes, through kills and bad files."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,9 +18,12 @@ from typer.testing import CliRunner
 from coscap.cli.features import app
 from coscap.errors import UserError
 from coscap.vision import extract as extraction
+from coscap.vision.detectors import load_detector
 from coscap.vision.extract import Entry, ExtractJob, assemble, extract, list_pictures
 from coscap.vision.ids import image_id_of
+from coscap.vision.pictures import open_picture
 from coscap.vision.store import RegionStore
+from coscap.vision.tags import Tagger
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -166,7 +170,32 @@ def test_show(tmp_path) -> None:
     assert result.exit_code == 0, result.output
     page = (tmp_path / "out.html").read_text()
     assert "&lt;i&gt;cat.jpg" in page and "<i>cat" not in page  # a name is no markup
-    assert "cat 0.97</span>" in page and page.count("class='cell'") == 16 and "http" not in page
+    assert "cat 0.97</span>" in page and page.count("class='cell'") == 1 and "http" not in page
+
+
+def test_show_draws_the_words_where_they_are(tmp_path) -> None:
+    out = tmp_path / "words.html"
+    photo = str(EXAMPLES / "coffee.jpg")
+    options = ["show", photo, "--detector", "builtin"]
+    done = CliRunner().invoke(app, [*options, "--html", str(out)])
+    assert done.exit_code == 0, done.output
+    drawn = re.findall(
+        r"<div class='word' style='left:([\d.]+)%;top:([\d.]+)%;width:([\d.]+)%;height:([\d.]+)%"
+        r";opacity:[\d.]+'><span>([^<]+) ([\d.]+)</span>",
+        out.read_text(),
+    )
+    (tags,) = Tagger()(
+        [open_picture(photo, least_side=load_detector("builtin").least_side)], n=16, floor=0
+    )
+    told = {word: (float(probability), *map(float, place)) for *place, word, probability in drawn}
+    assert len(drawn) == out.read_text().count("class='word'") >= 10 and {"cup", "table"} <= set(told) <= {
+        tag.word for tag in tags
+    }
+    for tag in tags[:5]:
+        x1, y1, x2, y2 = (100 * side for side in tag.box)
+        assert told[tag.word] == pytest.approx((tag.probability, x1, y1, x2 - x1, y2 - y1), abs=0.6)
+    plain = CliRunner().invoke(app, ["show", photo, "--html", str(out), "--detector", "builtin:imagenet"])
+    assert plain.exit_code == 0 and "class='word'" not in out.read_text()
 
 
 def test_ctrl_c_ends_soon_and_leaves_no_process(tmp_path) -> None:

@@ -35,7 +35,9 @@ def make(
     ),
     out: Path = typer.Option(..., "--out", help="The store to make, e.g. regions.h5."),
     detector: str = typer.Option(
-        "builtin", help="builtin, hf:NAME_OR_DIR (e.g. hf:PekingU/rtdetr_r18vd) or torchvision:NAME."
+        "builtin",
+        help="builtin, builtin:imagenet (recipe 1), builtin:RUN, hf:NAME_OR_DIR (e.g. hf:PekingU/rtdetr_r18vd) or "
+        "torchvision:NAME.",
     ),
     classes: str = typer.Option(
         "", help="What an open-vocabulary detector looks for, e.g. 'zebra,fire hydrant'."

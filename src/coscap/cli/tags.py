@@ -75,10 +75,7 @@ def tags(
                     row["error"] = each.error
                     errors.append(each.error)
                 else:
-                    row["tags"] = [
-                        {"word": tag.word, "probability": tag.probability, "box": list(tag.box)}
-                        for tag in found[name]
-                    ]
+                    row["tags"] = [tag.to_json() for tag in found[name]]
                     if beside is not None:
                         beside.write(name, {".txt": ", ".join(tag.word for tag in found[name]) + "\n"})
                 _show(row, as_json, jsonl, table=beside is None)

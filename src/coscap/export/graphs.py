@@ -9,7 +9,6 @@ rows' last ones are `ids` (U,), and `places` (N,) says which is whose, so that e
 computed by the model's own parts. Only what looks at values is left out, because a graph cannot.
 """
 
-from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from coscap.data.batch import RegionBatch
 from coscap.errors import UserError
 from coscap.models import CaptionModel
-from coscap.models.decoder import DecodeState, EncodedRegions, Shared, WordEmbedding
+from coscap.models.decoder import DecodeState, EncodedRegions, Shared
 from coscap.models.kernels import (
     CellRegions,
     CellState,
@@ -28,8 +27,8 @@ from coscap.models.kernels import (
     UniqueTokens,
 )
 from coscap.models.latents import LatentState, Prior, PriorState
-from coscap.models.regions import RegionEncoder
-from coscap.text.vocabulary import UNK
+from coscap.models.region_prior import RegionComponents, RegionPrior
+from coscap.models.regions import RegionValues
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class StartGraph(Graph):
 
     def __init__(self, model: CaptionModel) -> None:
         super().__init__()
-        self.model, self.regions = model, _own_words(model)
+        self.model = model
         width = model.config.region_width
         self.inputs = (
             Port("features", ("P", "R", width)),
@@ -73,10 +72,17 @@ class StartGraph(Graph):
     ) -> tuple[Tensor, ...]:
         model = self.model
         # Padding stays: how much of it there is depends on the values, which a graph cannot look at.
-        regions = self.regions(RegionBatch(features, boxes, labels, scores, mask, labels[:, 0]), trim=False)
+        regions = model.regions(RegionBatch(features, boxes, labels, scores, mask, labels[:, 0]), trim=False)
         encoded = model.decoder.encode(regions)
         gates = [each.pictures(regions.mean).expand(regions.mean.shape[0], -1) for each in _gates(model)[1:]]
-        return (*encoded.cell[:3], encoded.gates, *gates)
+        return (*encoded.cell[:3], encoded.gates, *gates, *self._components(regions))
+
+    def _components(self, regions: RegionValues) -> tuple[Tensor, ...]:
+        prior = _region_prior(self.model)
+        if prior is None:
+            return ()
+        components = prior.components(regions)
+        return components.keys, components.means
 
 
 class StepGraph(Graph):
@@ -99,9 +105,9 @@ class StepGraph(Graph):
         self.counts_objects = config.object_latent_per == "object" and "object" in model.latent_priors
         latents = [
             port
-            for name, prior in model.latent_priors.items()
+            for (name, prior), noise in zip(model.latent_priors.items(), model.noise_widths, strict=False)
             for port in (
-                Port(f"{name}_noise", ("N", _width(prior))),
+                Port(f"{name}_noise", ("N", noise)),
                 Port(f"{name}_given", ("N", _width(prior))),
                 Port(f"{name}_use", ("N",), "int64"),
             )
@@ -128,7 +134,9 @@ class StepGraph(Graph):
     ) -> tuple[Tensor, ...]:
         model, rows = self.model, owners.shape[0]
         latents, regions, states = _cut(rest, self.parts)
-        keys, values, masked, decoder_gates, *prior_gates = (each[owners] for each in regions)  # (N, ...)
+        keys, values, masked, decoder_gates, *others = (each[owners] for each in regions)  # (N, ...)
+        prior_gates = others[: len(model.latent_priors)]
+        components = others[len(model.latent_priors) :]
         drawn = states[-1] if self.counts_objects else None
         before: list[LatentState | None] = [None, None]
         for number in range(len(model.latent_priors)):
@@ -153,6 +161,7 @@ class StepGraph(Graph):
             temperatures=(temperatures[0], temperatures[1]),  # type: ignore[arg-type]
             mode=model.config.temperature_mode,
             transposed=TransposedViews(),
+            object_components=RegionComponents(components[0], components[1], masked) if components else None,
         )
         groups = RowGroups(rows, 1, torch.arange(rows), None)  # each row with a picture of its own
         tokens, cell = UniqueTokens(ids, places), CellState(*states[:4])
@@ -168,25 +177,13 @@ class StepGraph(Graph):
 
 def graphs_of(model: CaptionModel) -> list[Graph]:
     """All that there are for a model, in the order in which they run."""
+    if not model.exports:
+        raise UserError(
+            f"a {model.title} cannot be exported: there is no graph of its words; use it with torch."
+        )
     if model.draws and not model.latent_priors:
         raise UserError(f"a {model.title} cannot be exported: its latents have no sequential priors.")
     return [StartGraph(model), StepGraph(model)]
-
-
-def _own_words(model: CaptionModel) -> RegionEncoder:
-    """The regions' encoder with an embedding of the words that labels stand for alone, not of all words."""
-    regions = model.regions
-    if regions.word is None:
-        return regions
-    words, labels = model.decoder_words.weight.detach(), regions.label_tokens
-    kept = torch.unique(torch.cat([torch.arange(UNK + 1), labels]))  # sorted, so UNK stays what it is
-    few = WordEmbedding(len(kept), words.shape[1])
-    few.weight = nn.Parameter(words[kept])
-    regions = copy(regions)
-    regions._modules, regions._buffers = {**regions._modules, "few_words": few}, dict(regions._buffers)
-    regions.label_tokens = torch.searchsorted(kept, labels)
-    regions.share_words(few)
-    return regions
 
 
 def _cut(values: tuple[Tensor, ...], sizes: list[int]) -> list[tuple[Tensor, ...]]:
@@ -196,7 +193,8 @@ def _cut(values: tuple[Tensor, ...], sizes: list[int]) -> list[tuple[Tensor, ...
 
 
 def _pictures(model: CaptionModel) -> tuple[Port, ...]:
-    """What is known of each picture; the gates are of the decoder, of p(z^m) and of p(z^o)."""
+    """What is known of each picture; the gates are of the decoder, of p(z^m) and of p(z^o), keys and means of a p(z^o)
+    over regions come last."""
     config = model.config
     names = ("decoder", *model.latent_priors)
     return (
@@ -207,7 +205,23 @@ def _pictures(model: CaptionModel) -> tuple[Port, ...]:
             Port(f"{name}_gates", ("P", gates.bias.shape[0]))
             for name, gates in zip(names, _gates(model), strict=True)
         ),
+        *_component_ports(model),
     )
+
+
+def _component_ports(model: CaptionModel) -> tuple[Port, ...]:
+    prior = _region_prior(model)
+    if prior is None:
+        return ()
+    return (
+        Port("object_keys", ("P", "R", prior.key.out_features)),
+        Port("object_means", ("P", "R", prior.means.out_features)),
+    )
+
+
+def _region_prior(model: CaptionModel) -> RegionPrior | None:
+    prior = model.latent_priors.get("object")
+    return prior if isinstance(prior, RegionPrior) else None
 
 
 def _gates(model: CaptionModel) -> list[InputGates]:

@@ -3,7 +3,7 @@
 config.json model.safetensors vocabulary.json classes.json   the model as torch reads it, too
 start.onnx step.onnx                         see graphs.py; their weights are those of model.safetensors
 manifest.json                                graphs with their ports, sizes of states and latents, tokens, digests
-picodet-s.onnx pplcnetv2.onnx regions.onnx   the built-in detector, if the captioner was trained on its regions
+picodet-s.onnx map.onnx regions.onnx         the built-in detector, if the captioner was trained on its regions
 """
 
 import json
@@ -35,8 +35,9 @@ from coscap.runtime.folder import FORMAT, GRAPHS, MANIFEST, load_stepper
 from coscap.seam import RegionArrays
 from coscap.text.vocabulary import END, PAD, START, UNK
 from coscap.vision import builtin
+from coscap.vision.regions import Recipe
+from coscap.vision.words import WordReader
 
-DETECTOR = ("picodet-s.onnx", "pplcnetv2.onnx")
 MOST_DIFFERENCE = 1e-3  # between log-probabilities (or latents) of torch and onnxruntime
 EXAMPLE_SIZES = {"P": 3, "R": 5, "U": 2, "N": 4}
 TOKENS = 6  # steps of the check
@@ -102,10 +103,12 @@ def write_graphs(
         share_weights(folder / f"{graph.name}.onnx", folder / WEIGHTS, tied=model.config.tie_words)
     manifest = _manifest(pretrained, graphs)
     difference = largest_difference(model, folder, manifest)
-    if detector and pretrained.recipe == builtin.RECIPE:
-        for each in DETECTOR:
-            shutil.copyfile(builtin.WEIGHTS / each, folder / each)
-        see = See()
+    network = map_network(pretrained.recipe)
+    if detector and network is not None and pretrained.recipe is not None:
+        shutil.copyfile(builtin.WEIGHTS / "picodet-s.onnx", folder / "picodet-s.onnx")
+        shutil.copyfile(network, folder / "map.onnx")
+        words = network.with_name("words.json")
+        see = See(pretrained.recipe, WordReader(words) if words.is_file() else None)
         write_graph(see, folder / "regions.onnx")
         manifest["graphs"] = {see.name: _ports(see), **manifest["graphs"]}
         difference = max(difference, seen_difference(see, folder))
@@ -125,6 +128,13 @@ def write_graphs(
     }
     write_json(folder / MANIFEST, manifest, indent=1)
     return difference
+
+
+def map_network(recipe: Recipe | None) -> Path | None:
+    """The map network of the package that makes regions of this recipe, if one does."""
+    if recipe is not None and builtin.is_of_package(recipe):
+        return builtin.EYES / "backbone.onnx"
+    return builtin.WEIGHTS / "pplcnetv2.onnx" if recipe == builtin.RECIPE else None
 
 
 def write_graph(graph: Graph, path: Path) -> None:
@@ -250,10 +260,12 @@ def seen_difference(graph: Graph, folder: str | Path) -> float:
     """The same for the regions of two pictures, one of them without detections."""
     source = torch.Generator().manual_seed(0)
     sizes = [[2, *(int(size) for size in port.sizes[1:])] for port in graph.inputs]
-    scores, sides, map = (torch.rand(size, generator=source) for size in sizes)
-    scores = scores.pow(64) * torch.tensor([1.0, 0.0])[:, None, None]
-    feed: dict[str, Any] = {"scores": scores.numpy(), "sides": sides.numpy(), "map": map.numpy()}
-    ours = graph(scores, sides, map)
+    inputs = [torch.rand(size, generator=source) for size in sizes]
+    inputs[0] = inputs[0].pow(64) * torch.tensor([1.0, 0.0])[:, None, None]  # scores
+    feed: dict[str, Any] = {
+        port.name: value.numpy() for port, value in zip(graph.inputs, inputs, strict=True)
+    }
+    ours = graph(*inputs)
     content = (Path(folder) / f"{graph.name}.onnx").read_bytes()
     theirs = builtin.session(content, threads=1).run([port.name for port in graph.outputs], feed)
     return max(
@@ -310,7 +322,7 @@ def _manifest(pretrained: Pretrained, graphs: list[Graph]) -> dict[str, Any]:
         "temperature_mode": model.config.temperature_mode,
         "tokens": {"pad": PAD, "start": START, "end": END, "unknown": UNK},
         "recipe": None if recipe is None else recipe.fields(),
-        "notes": "picodet-s.onnx and pplcnetv2.onnx: PaddlePaddle Authors, Apache-2.0, changed by coscap.",
+        "notes": "picodet-s.onnx and map.onnx: PaddlePaddle Authors, Apache-2.0, changed by coscap.",
     }
 
 

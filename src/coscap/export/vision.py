@@ -1,69 +1,104 @@
-"""What the built-in detector does after its networks, as a graph: boxes, suppression, features.
+"""What the built-in detector does after its networks, as a graph: boxes, suppression, words, features.
 
-scores (P, 80, A), sides (P, 32, A) of PicoDet ─▶ at most 16 boxes ─┐
-map (P, 1024, 8, 8) of PPLCNetV2 ───────────────────────────────────┴▶ the inputs of `start`
+scores (P, 80, A), sides (P, 32, A) of PicoDet ─▶ at most 16 boxes ───┐
+map (P, 1024, 8, 8) of PPLCNetV2 ─────────────────────────────────────┼▶ the inputs of `start`
+evidence (P, W, 8, 8), where it is tuned ─▶ at most 16 words, places ─┘
 
 The same as `coscap.vision.builtin`, with a fixed number of regions: where fewer are found, the mask says so.
 """
+
+import math
 
 import torch
 from torch import Tensor
 
 from coscap.export.graphs import Graph, Port
-from coscap.vision.builtin import DETECTOR_SIDE, LEAST_SCORE, MOST_OVERLAP, RECIPE
+from coscap.vision.builtin import DETECTOR_SIDE, LEAST_SCORE, MOST_OVERLAP
 from coscap.vision.picodet import BINS, Anchors
 from coscap.vision.pooling import LEAST_SIDE, grid_boxes
-from coscap.vision.regions import GRID_LABEL
+from coscap.vision.regions import GRID_LABEL, Recipe
+from coscap.vision.words import FLOOR, SPREAD, WordReader
 
 MAP_CELLS = 8
 
 
 class See(Graph):
-    """scores, sides, map -> features, boxes, labels, scores, mask"""
+    """scores, sides, map (, evidence) -> features, boxes, labels, scores, mask"""
 
-    name, fixed = "regions", 3
+    name = "regions"
     centres: Tensor  # (2, A)
     strides: Tensor  # (A,)
-    grid: Tensor  # (16, 4)
+    grid: Tensor  # (G, 4)
+    mean_share: Tensor  # (W,) of words that are seen
 
-    def __init__(self) -> None:
+    def __init__(self, recipe: Recipe, reader: WordReader | None = None) -> None:
         super().__init__()
+        self.recipe, self.reader = recipe, reader
         anchors = Anchors.of(DETECTOR_SIDE)
         self.register_buffer("centres", torch.from_numpy(anchors.centres.T.copy()))
         self.register_buffer("strides", torch.from_numpy(anchors.strides))
-        self.register_buffer("grid", torch.from_numpy(grid_boxes(RECIPE.grid)))
-        classes, count = len(RECIPE.classes), len(anchors.strides)
-        self.inputs = (
+        self.register_buffer("grid", torch.from_numpy(grid_boxes(recipe.grid)))
+        classes, count = len(recipe.classes), len(anchors.strides)
+        cells = (MAP_CELLS, MAP_CELLS)
+        self.inputs: tuple[Port, ...] = (
             Port("scores", ("P", classes, count)),
             Port("sides", ("P", 4 * BINS, count)),
-            Port("map", ("P", RECIPE.width, MAP_CELLS, MAP_CELLS)),
+            Port("map", ("P", recipe.width, *cells)),
         )
-        found = RECIPE.detections + len(self.grid)
+        if reader is not None:
+            self.inputs += (Port("evidence", ("P", len(reader.words), *cells)),)
+            self.register_buffer("mean_share", torch.from_numpy(reader.mean_share))
+        self.fixed = len(self.inputs)
+        found = recipe.detections + (recipe.most_words if reader else 0) + len(self.grid)
         self.outputs = (
-            Port("features", ("P", found, RECIPE.width)),
+            Port("features", ("P", found, recipe.width)),
             Port("boxes", ("P", found, 4)),
             Port("labels", ("P", found), "int64"),
             Port("next_scores", ("P", found)),
             Port("mask", ("P", found), "bool"),
         )
 
-    def forward(self, scores: Tensor, sides: Tensor, map: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        self, scores: Tensor, sides: Tensor, map: Tensor, evidence: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
         pictures, cells = scores.shape[0], self.grid.shape[0]
         boxes, labels, values = self._detect(scores, self._boxes(sides))
-        boxes = torch.cat([boxes, self.grid.expand(pictures, -1, -1)], dim=1)  # (P, R, 4)
-        features = self._pool(map, boxes)
+        grid, ones = self.grid.expand(pictures, -1, -1), torch.ones(pictures, cells)
+        none = torch.full((pictures, cells), GRID_LABEL)
+        parts = [(self._pool(map, boxes), boxes, labels, values, values > 0)]
+        if evidence is not None:
+            parts.append(self._words(map, evidence))
+        parts.append((self._pool(map, grid), grid, none, ones, ones > 0))
+        features, boxes, labels, values, found = (
+            torch.cat(column, dim=1) for column in zip(*parts, strict=True)
+        )
         length = features.square().sum(2, keepdim=True).sqrt()
         features = (features / length.clamp(min=1e-6)).half().float()
-        ones = torch.ones(pictures, cells)
-        found = torch.cat([values > 0, ones > 0], dim=1)
-        labels = torch.cat([labels, torch.full((pictures, cells), GRID_LABEL)], dim=1)
-        return (
-            features,
-            boxes,
-            torch.where(found, labels, GRID_LABEL),
-            torch.cat([values, ones], dim=1),
-            found,
-        )
+        return features, boxes, torch.where(found, labels, GRID_LABEL), values, found
+
+    def _words(self, map: Tensor, evidence: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Features, boxes, labels, probabilities of the most probable words, and which of them are probable enough:
+        what `WordReader.best` does."""
+        assert self.reader is not None
+        flat = evidence.flatten(2)  # (P, W, 64)
+        peak = torch.logsumexp(flat, dim=2) - math.log(flat.shape[2])
+        pooled = self.mean_share * flat.mean(2) + (1 - self.mean_share) * peak
+        seen, number = torch.sigmoid(self.reader.scale * pooled + self.reader.shift).topk(
+            self.recipe.most_words, dim=1
+        )  # (P, K)
+        chosen = flat.gather(1, number[:, :, None].expand(-1, -1, flat.shape[2]))  # (P, K, 64)
+        places = chosen.softmax(2)
+        at = (torch.arange(MAP_CELLS) + 0.5) / MAP_CELLS
+        edges = []
+        for position in (at.repeat(MAP_CELLS), at.repeat_interleave(MAP_CELLS)):  # x, y of each cell
+            centre = places @ position  # (P, K)
+            spread = (places @ position.square() - centre.square()).clamp(min=0).sqrt()
+            edges.append((centre, SPREAD * spread + 0.5 / MAP_CELLS))
+        (x, across), (y, down) = edges
+        boxes = torch.stack([x - across, y - down, x + across, y + down], dim=2).clamp(0, 1)
+        probable = (seen >= FLOOR) | (torch.arange(seen.shape[1]) == 0)
+        features = places @ map.flatten(2).transpose(1, 2)  # (P, K, C)
+        return features, boxes, number + len(self.recipe.classes), seen, probable
 
     def _boxes(self, sides: Tensor) -> Tensor:
         """(P, 4, A): the centre of each anchor, less and plus the expected distances of the four sides."""
@@ -79,7 +114,7 @@ class See(Graph):
         areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])  # (P, A)
         left = torch.where(scores > LEAST_SCORE, scores, 0.0)  # (P, K, A)
         found = []
-        for _ in range(RECIPE.detections):
+        for _ in range(self.recipe.detections):
             value, best = left.flatten(1).max(1)  # (P,)
             label, place = best // count, best % count
             box = boxes.gather(2, place[:, None, None].expand(-1, 4, 1))  # (P, 4, 1)

@@ -25,7 +25,7 @@ from coscap.vision.classes import COCO_CLASSES
 from coscap.vision.picodet import Anchors, Detections, decode
 from coscap.vision.pooling import grid_boxes, pool, unit
 from coscap.vision.regions import GRID_LABEL, Recipe, Regions
-from coscap.vision.words import SeenWords, WordReader
+from coscap.vision.words import Evidence, SeenWords, WordReader
 
 WEIGHTS = Path(__file__).parent / "weights"
 EYES = WEIGHTS / "words"  # the tuned map network that comes with the package
@@ -50,25 +50,33 @@ class BuiltinDetector:
     def __init__(self, threads: int = 1, eyes: Path | None = None, recipe: Recipe | None = None) -> None:
         self._picodet = session(_checked("picodet-s.onnx"), threads)
         self.reader: WordReader | None = None
+        self.eyes_digest: str | None = None  # of the tuned map network
         if eyes is None:
             self._map = session(_checked("pplcnetv2.onnx"), threads)
             self.recipe = recipe or RECIPE
         else:
             folder = eyes / "best" if (eyes / "best").is_dir() else eyes
             self.reader = WordReader(folder / "words.json")
-            self._map = session(
-                read_network(folder / "backbone.onnx"), threads, str(folder / "backbone.onnx")
-            )
-            self.recipe = recipe or tuned_recipe(folder, self.reader.words)
+            content = read_network(folder / "backbone.onnx")
+            self._map = session(content, threads, str(folder / "backbone.onnx"))
+            self.eyes_digest = hashlib.sha256(content).hexdigest()
+            self.recipe = recipe or tuned_recipe(self.eyes_digest, self.reader.words)
         self._anchors = Anchors.of(DETECTOR_SIDE)
         self._grid = grid_boxes(self.recipe.grid)  # (G * G, 4)
 
     def regions(self, pictures: Sequence[Image.Image]) -> list[Regions]:
+        return self.see(pictures)[0]
+
+    def see(self, pictures: Sequence[Image.Image]) -> tuple[list[Regions], list[Evidence]]:
+        """The regions of pictures, and what a tuned map network sees in them besides."""
         found: list[Regions] = []
+        evidence: list[Evidence] = []
         for start in range(0, len(pictures), BATCH):
             batch = pictures[start : start + BATCH]
-            found += self.describe(batch, self.detect(batch))
-        return found
+            maps, words = self.maps(batch)
+            found += self.describe(self.detect(batch), maps, words)
+            evidence += Evidence.of(maps, words)
+        return found, evidence
 
     def detect(self, pictures: Sequence[Image.Image]) -> list[Detections]:
         """The objects of a few pictures, which one batch holds."""
@@ -88,9 +96,10 @@ class BuiltinDetector:
             for each, logits in zip(scores, sides, strict=True)
         ]
 
-    def describe(self, pictures: Sequence[Image.Image], seen: Sequence[Detections]) -> list[Regions]:
-        """The regions of pictures whose objects are known."""
-        maps, evidence = self.maps(pictures)
+    def describe(
+        self, seen: Sequence[Detections], maps: NDArray[np.float32], evidence: NDArray[np.float32]
+    ) -> list[Regions]:
+        """The regions of pictures whose objects are known, with what `maps` gave."""
         found = []
         for number, detections in enumerate(seen):
             words = self.reader.best(evidence[number], self.recipe.most_words) if self.reader else None
@@ -125,11 +134,10 @@ class BuiltinDetector:
         )
 
 
-def tuned_recipe(folder: Path, words: tuple[str, ...]) -> Recipe:
-    """How regions of a tuned map are made; the name has the hash of the network."""
-    digest = sha256(folder / "backbone.onnx")[:8]
+def tuned_recipe(digest: str, words: tuple[str, ...]) -> Recipe:
+    """How regions of a tuned map are made; the name has the beginning of the network's hash."""
     return Recipe(
-        name=f"picodet-s+pplcnetv2-words-{digest}/2",
+        name=f"picodet-s+pplcnetv2-words-{digest[:8]}/2",
         width=1024,
         classes=COCO_CLASSES,
         detections=16,
@@ -137,6 +145,12 @@ def tuned_recipe(folder: Path, words: tuple[str, ...]) -> Recipe:
         words=words,
         most_words=16,
     )
+
+
+def is_of_package(recipe: Recipe) -> bool:
+    """Whether the tuned network inside the package makes regions of this recipe."""
+    network = EYES / "backbone.onnx"
+    return network.is_file() and recipe == tuned_recipe(sha256(network), recipe.words)
 
 
 def squash(picture: Image.Image, side: int) -> NDArray[np.uint8]:

@@ -1,5 +1,5 @@
-"""One small protocol for all that finds regions, and their names: builtin, hf:NAME_OR_DIR (a detector or an encoder),
-torchvision:NAME."""
+"""One small protocol for all that finds regions, and their names: builtin (recipe 2), builtin:imagenet (recipe 1),
+builtin:RUN (eyes of your own), hf:NAME_OR_DIR (a detector or an encoder), torchvision:NAME."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,6 +9,8 @@ from PIL import Image
 
 from coscap.errors import UserError
 from coscap.vision.regions import Recipe, Regions
+
+IMAGENET = "imagenet"  # builtin:imagenet is the map as it was before it was tuned on captions: recipe 1
 
 
 class Detector(Protocol):
@@ -42,7 +44,7 @@ def load_detector(name: str = "builtin", *, classes: Sequence[str] = (), device:
     if kind not in DETECTORS or (colon and not rest):
         own = "".join(f", {each}" for each in DETECTORS if each not in ("builtin", "hf", "torchvision"))
         raise UserError(
-            f"{name} is not a detector; give builtin, builtin:words, builtin:RUN, hf:NAME_OR_DIR or "
+            f"{name} is not a detector; give builtin, builtin:imagenet, builtin:RUN, hf:NAME_OR_DIR or "
             f"torchvision:NAME{own}."
         )
     return DETECTORS[kind](rest, classes, device)
@@ -51,9 +53,9 @@ def load_detector(name: str = "builtin", *, classes: Sequence[str] = (), device:
 def _builtin(rest: str, classes: Sequence[str], device: str) -> Detector:
     from coscap.vision.builtin import EYES, BuiltinDetector
 
-    if not rest:
+    if rest == IMAGENET:
         return BuiltinDetector()
-    return BuiltinDetector(eyes=EYES if rest == "words" else Path(rest))
+    return BuiltinDetector(eyes=Path(rest) if rest else EYES)
 
 
 def _transformers(rest: str, classes: Sequence[str], device: str) -> Detector:

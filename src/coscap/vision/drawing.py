@@ -26,7 +26,8 @@ figure img { display: block; width: 100% }
 .weak:hover span { display: inline }
 .word { position: absolute; display: flex; align-items: center; justify-content: center; border-radius: 50%;
   color: #111; font-size: 13px; pointer-events: none }
-.word span { padding: 0 .35em; border-radius: .7em; background: #fffc; white-space: nowrap }
+.word span { padding: 0 .35em; border-radius: .7em; background: #fffc; white-space: nowrap; pointer-events: auto }
+.word:hover { outline: 2px dashed #fff; opacity: 1 !important }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 td, th { padding: .1rem .6rem; text-align: left; border-bottom: 1px solid #ddd }
 """
@@ -41,7 +42,8 @@ def page(seen: list[tuple[str, Image.Image, Regions]], recipe: Recipe) -> str:
         f"<p>Recipe {html.escape(recipe.name)}: at most {recipe.detections} detections, drawn with class and "
         f"score (dotted below 0.3: point at one to read it), and a grid of {recipe.grid} x {recipe.grid} cells."
         + (
-            f" At most {recipe.most_words} words, each where its evidence is.</p>\n"
+            f" At most {recipe.most_words} words, each in the middle of its evidence (point at one to see how far it "
+            "goes).</p>\n"
             if recipe.words
             else "</p>\n"
         )

@@ -225,7 +225,7 @@ _worker: dict[str, Any] = {}  # what a process keeps between its parts
 
 def _start(job: ExtractJob, stop: Event | None = None) -> None:
     """Make a process ready. One thread each, so that sums come out the same in any number of processes."""
-    if job.detector != "builtin":
+    if not job.detector.startswith("builtin"):  # that runs in onnxruntime, on one thread already
         import torch
 
         torch.set_num_threads(1)

@@ -73,6 +73,10 @@ class Store(Protocol):
         """The regions of the picture at this position of the store."""
         ...
 
+    def detected(self, position: int) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
+        """Labels and scores of the picture at a position."""
+        ...
+
     def positions(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The position of each picture, -1 for one that is not in the store."""
         ...
@@ -126,6 +130,10 @@ class Published(ABC):
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, int | np.integer) and int(self.positions(np.array([key]))[0]) >= 0
+
+    def detected(self, position: int) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
+        regions = self.at(position)
+        return regions.labels, regions.scores
 
     def positions(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         wanted = np.asarray(ids, dtype=np.int64)

@@ -55,10 +55,18 @@ class Recipe:
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Self:
         """From what `fields` gave; KeyError or TypeError where that is not a recipe."""
-        tuples: dict[str, Any] = {
-            name: tuple(fields[name]) for name in ("classes", "words") if name in fields
-        }
-        return cls(**{**fields, **tuples})
+        lists = {name: fields[name] for name in ("classes", "words") if name in fields}
+        tuples: dict[str, Any] = {name: tuple(given) for name, given in lists.items()}
+        recipe = cls(**{**fields, **tuples})
+        numbers = (recipe.width, recipe.detections, recipe.grid, recipe.most_words)
+        texts = (recipe.name, *recipe.classes, *recipe.words)
+        if (
+            any(isinstance(given, str | dict) for given in lists.values())
+            or any(type(number) is not int or number < 0 for number in numbers)
+            or not all(isinstance(text, str) for text in texts)
+        ):
+            raise TypeError("a field of the recipe has a value of another type")
+        return recipe
 
 
 def check_recipe(source: str, ours: Recipe | None, recipe: Recipe) -> None:

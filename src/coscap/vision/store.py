@@ -101,6 +101,11 @@ class RegionStore:
             self._unread[position] = False
         return regions
 
+    def detected(self, position: int) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
+        """Labels and scores alone, without reading any feature."""
+        rows = slice(self._offsets[position], self._offsets[position + 1])
+        return self._rows["labels"][rows], self._rows["scores"][rows]
+
     def positions(self, ids: Iterable[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """Where pictures lie in the store; -1 for those that it does not have."""
         wanted = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids), dtype=np.int64)

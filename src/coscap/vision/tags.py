@@ -3,7 +3,9 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +13,7 @@ from PIL import Image
 
 from coscap.errors import UserError
 from coscap.vision.builtin import BATCH, EYES, MAP_SIDE, read_network, session, squash
-from coscap.vision.pooling import unit
-from coscap.vision.words import WordReader
+from coscap.vision.words import Evidence, WordReader
 
 
 @dataclass(frozen=True)
@@ -21,13 +22,8 @@ class Tag:
     probability: float  # that one of five people's captions has the word
     box: tuple[float, float, float, float]  # where the evidence is: x1, y1, x2, y2 in 0..1
 
-
-@dataclass(frozen=True)
-class Evidence:
-    """What the tuned map network sees in one picture."""
-
-    vector: NDArray[np.float32]  # (F,) the mean of the map, of length 1: pictures alike have vectors alike
-    words: NDArray[np.float32]  # (W, h, w) evidence of each word at each place
+    def to_json(self) -> dict[str, Any]:
+        return {"word": self.word, "probability": self.probability, "box": list(self.box)}
 
 
 class Tagger:
@@ -41,17 +37,20 @@ class Tagger:
         if not (folder / "words.json").is_file():
             raise UserError(f"{folder} has no words.json; give the run folder of `coscap backbone`.")
         self.reader = WordReader(folder / "words.json")
-        content = read_network(folder / "backbone.onnx")
-        self.digest = hashlib.sha256(content).hexdigest()[:16]
-        self._map = session(content, threads, str(folder / "backbone.onnx"))
+        self._file, self._threads = folder / "backbone.onnx", threads
+        self.digest = hashlib.sha256(read_network(self._file)).hexdigest()
+
+    @cached_property
+    def _map(self) -> Any:
+        """The network; nobody needs it where a detector with the same one looks at the pictures anyway."""
+        return session(read_network(self._file), self._threads, str(self._file))
 
     def look(self, pictures: Sequence[Image.Image]) -> list[Evidence]:
         found: list[Evidence] = []
         for first in range(0, len(pictures), BATCH):
             squashed = np.stack([squash(picture, MAP_SIDE) for picture in pictures[first : first + BATCH]])
             maps, evidence = self._map.run(["map", "evidence"], {"picture": squashed})
-            vectors = unit(maps.mean(axis=(2, 3)))  # (B, F)
-            found += [Evidence(*each) for each in zip(vectors, evidence, strict=True)]
+            found += Evidence.of(maps, evidence)
         return found
 
     def __call__(self, pictures: Sequence[Image.Image], n: int = 20, floor: float = 0.2) -> list[list[Tag]]:

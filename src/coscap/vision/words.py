@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from coscap.errors import UserError
 from coscap.files import read_json
+from coscap.vision.pooling import unit
 
 SPREAD = 1.7  # a word's box reaches this many deviations of its evidence to each side
 FLOOR = 0.02  # less probable words are not worth a region
@@ -21,6 +22,20 @@ class SeenWords:
     probabilities: NDArray[np.float32]  # (K,)
     boxes: NDArray[np.float32]  # (K, 4) where the evidence is, in 0..1
     places: NDArray[np.float32]  # (K, P) the share of each place of the map in the evidence; rows sum to 1
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the tuned map network sees in one picture."""
+
+    vector: NDArray[np.float32]  # (F,) the mean of the map, of length 1: pictures alike have vectors alike
+    words: NDArray[np.float32]  # (W, h, w) evidence of each word at each place
+
+    @classmethod
+    def of(cls, maps: NDArray[np.float32], evidence: NDArray[np.float32]) -> "list[Evidence]":
+        """maps: (B, F, h, w), evidence: (B, W, h, w)"""
+        vectors = unit(maps.mean(axis=(2, 3)))  # (B, F)
+        return [cls(*each) for each in zip(vectors, evidence, strict=True)]
 
 
 class WordReader:
