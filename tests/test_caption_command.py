@@ -1,10 +1,12 @@
 """`coscap caption`: what it prints and writes, what it refuses, and how it goes on after a kill."""
 
 import csv
+import io
 import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -15,6 +17,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from coscap.cli.main import app
+from coscap.cli.outputs import Embedded
 from coscap.errors import UserError
 from tiny_captioner import save_tiny_model
 
@@ -148,7 +151,9 @@ def test_every_bad_photograph_is_listed(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["json", "jsonl", "csv"])
-def test_out_holds_all_and_is_added_to(folder: Path, photos: Path, tmp_path: Path, kind: str) -> None:
+def test_out_holds_all_and_is_added_to(
+    folder: Path, photos: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / f"captions.{kind}"
     options = ["--model", folder, "-n", "2", "--max-length", "5", "--out", out]
     code, _ = run(photos / "a.jpg", *options)
@@ -167,6 +172,11 @@ def test_out_holds_all_and_is_added_to(folder: Path, photos: Path, tmp_path: Pat
         str(photos / "deep" / "b.png"): False,
     }
     assert rows[0] == first[0]
+    with monkeypatch.context() as patch:  # nothing is left to do, so no model is loaded
+        (photos / "broken.jpg").unlink()
+        patch.setattr("coscap.captioner.Captioner.from_pretrained", None)
+        assert run(photos, *options, "--skip-existing")[0] == 0
+    assert rows_of(out) == [row for row in rows if "error" not in row]
     code, _ = run(photos / "deep", *options, "--overwrite")
     assert code == 0 and [row["photo"] for row in rows_of(out)] == [str(photos / "deep" / "b.png")]
 
@@ -183,7 +193,8 @@ def rows_of(path: Path) -> list[dict[str, object]]:
         if line["error"]:
             row["error"] = line["error"]
         else:
-            row["captions"].append((line["caption"], line["alt"], line["log_probability"]))  # type: ignore[attr-defined]
+            assert 0 <= float(line["support"]) <= 1
+            row["captions"].append((line["caption"], line["alt"], line["log_probability"], line["support"]))  # type: ignore[attr-defined]
     return list(rows.values())
 
 
@@ -264,6 +275,46 @@ def test_alternative_texts_and_xmp(folder: Path, photos: Path) -> None:
     )
     (found,) = json.loads(done.stdout)
     assert found["AltTextAccessibility"] == found["Description"] == alt
+
+
+def test_alternative_texts_inside_of_photographs(folder: Path, photos: Path) -> None:
+    options = ["--model", folder, "--max-length", "6", "--beginning", "a dog", "-n", "1", "--embed-xmp"]
+    before = {path: path.read_bytes() for path in (photos / "a.jpg", photos / "deep" / "b.png")}
+    assert run(photos, *options, "--alt", "--max-chars", "60")[0] == 0
+    assert not list(photos.rglob("*.xmp")) and not list(photos.rglob(".*"))
+    for path, content in before.items():
+        with Image.open(path) as now, Image.open(io.BytesIO(content)) as then:
+            assert now.tobytes() == then.tobytes()
+        assert b"A dog" in path.read_bytes() and len(path.read_bytes()) > len(content)
+    written = {path: path.read_bytes() for path in before}
+    code, message = run(photos, *options)
+    assert code == 2 and "a.jpg and 1 more have a description inside" in message
+    assert run(photos, *options, "--skip-existing")[0] == 0
+    assert {path: path.read_bytes() for path in before} == written
+    assert run(photos, *options, "--overwrite", "--prefix", "Ex.: ")[0] == 0
+    assert all(b"Ex.: A dog" in path.read_bytes() for path in before)
+
+
+def test_what_cannot_hold_a_text_is_refused_before_the_work(
+    folder: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coscap.captioner.Captioner.from_pretrained", None)
+    options = ["--model", folder, "--embed-xmp"]
+    assert "for --sidecar" in run(photos / "a.jpg", *options, "--append")[1]
+    assert "standard input has no folder" in run("-", *options)[1]
+    os.mkfifo(photos / "pipe.jpg")
+    assert not Embedded([str(photos / "pipe.jpg")], "refuse").described  # and it was not waited for
+    (photos / "pipe.jpg").unlink()
+    shutil.copy(photos / "a.jpg", photos / "odd.jpg")
+    content = (photos / "odd.jpg").read_bytes()
+    damaged = b"\xff\xe1" + struct.pack(">H", 2 + 29 + 5) + b"http://ns.adobe.com/xap/1.0/\0<x:a>"
+    (photos / "odd.jpg").write_bytes(content[:2] + damaged + content[2:])
+    code, message = run(photos, *options, "--overwrite")
+    assert code == 2 and "odd.jpg cannot be written into, because its XMP is not valid XML" in message
+    Image.open(photos / "a.jpg").save(photos / "odd.jpg", "GIF")
+    code, message = run(photos, *options)
+    assert code == 2 and "odd.jpg is GIF" in message
+    assert b"ns.adobe" not in (photos / "a.jpg").read_bytes()
 
 
 def test_quiet_pages_and_colours(folder: Path, photos: Path, tmp_path: Path) -> None:

@@ -30,15 +30,13 @@ def test_similarity_is_cider_d(made: tuple[Bank, np.ndarray, list[list[list[str]
     """Against the metric itself, whose references are the bank's pictures: one caption an image at a time."""
     bank, _, captions = made
     candidate = "a dog runs on the green green grass".split()
-    from coscap.contexts.bank import _Vectors
-
-    for picture in (0, 7, 13):
-        found = _Vectors([bank.encode(words) for words in captions[picture]], bank).similarity(
-            bank.encode(candidate)
-        )
-        assert found == pytest.approx(
-            [_cider_d(candidate, words, captions) for words in captions[picture]], abs=1e-9
-        )
+    candidates = [candidate, ["zebra"], [], ["a", "dog"], candidate[::-1]]
+    pictures = np.array([0, 7, 13])
+    found = bank.neighbour_captions(pictures).similarity(candidates)
+    said = [words for picture in pictures.tolist() for words in captions[picture]]
+    expected = [[_cider_d(each, words, captions) for words in said] for each in candidates]
+    assert found == pytest.approx(np.array(expected), abs=1e-9)
+    assert found[0].max() > 0
 
 
 def _cider_d(candidate: list[str], reference: list[str], documents: list[list[list[str]]]) -> float:
@@ -85,9 +83,22 @@ def test_consensus_prefers_what_the_neighbours_say(
     bank, _, captions = made
     neighbours = np.array([4, 9])
     said = captions[4][0]
-    scores = bank.consensus([said, ["zebra", "xylophone"], []], neighbours, best=3)
+    scores = bank.neighbour_captions(neighbours).consensus([said, ["zebra", "xylophone"], []], best=3)
     assert scores[0] > scores[1] == scores[2] == 0
     assert bank.captions_of(9) == captions[9]
+
+
+def test_shares_of_pictures_that_have_a_word(made: tuple[Bank, np.ndarray, list[list[list[str]]]]) -> None:
+    bank, _, captions = made
+    pictures = [4, 9, 17, 22]
+    said = bank.neighbour_captions(np.array(pictures))
+
+    def share(words: set[str]) -> float:
+        return sum(any(words & set(each) for each in captions[at]) for at in pictures) / len(pictures)
+
+    assert said.shares.tolist() == [share({word}) for word in bank.words]
+    groups = np.array([{"dog": 0, "cat": 0, "kites": 1}.get(word, -1) for word in bank.words])
+    assert said.shares_of(groups).tolist() == [share({"dog", "cat"}), share({"kites"})]
 
 
 def test_a_damaged_bank_is_refused_in_one_sentence(

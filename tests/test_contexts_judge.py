@@ -1,27 +1,24 @@
 """Support: what the photograph bears out counts for more than what it does not, and chooses what is shown."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from coscap.captioner import _best
-from coscap.contexts.bank import write_bank
-from coscap.contexts.judge import (
-    CAPTION_FEATURES,
-    UNFITTED,
-    Judge,
-    Judgement,
-    WordFeatures,
-    caption_row,
-    detections_of,
-)
+from coscap.captioner import rank
+from coscap.contexts.bank import NeighbourCaptions, write_bank
+from coscap.contexts.judge import UNFITTED, Judge, Judgement, SupportWeights, detections_of
+from coscap.contexts.word_support import UNSEEN, WORD_FEATURES, WordFeatures, probably_true
 from coscap.errors import UserError
+from coscap.files import write_json
 from coscap.seam import Caption
+from coscap.search.select import select
 from coscap.text import load_classes
 from coscap.vision.pictures import open_picture
 from coscap.vision.regions import Recipe, Regions
-from coscap.vision.tags import Evidence, Tagger
+from coscap.vision.tags import Tagger
+from coscap.vision.words import Evidence
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 COCO = load_classes("coco")
@@ -48,56 +45,97 @@ def test_a_true_caption_has_more_support_than_an_invented_one(judge: Judge, coff
         "a zebra riding a bus".split(),
         "a cup of coffee and a zebra".split(),
     ]
-    true, invented, half = judge.judge(texts, [-1.0] * 3, coffee, COCO, {"cup": 0.9})
+    true, invented, half = judge.judge(texts, coffee, COCO, {"cup": 0.9})
     assert true.support > half.support > invented.support
+    assert true.objects > half.objects > invented.objects
     cup, zebra = half.words[1], half.words[6]
     assert cup is not None and zebra is not None and cup > 0.8 > 0.2 > zebra
     assert half.words[0] is None  # nothing is known of "a"
     assert invented.faults == () and true.consensus == 0.0
 
 
+def features(
+    judge: Judge, coffee: Evidence, drawn: list[list[str]], said: NeighbourCaptions | None = None
+) -> WordFeatures:
+    return judge.features(drawn, judge.reader.probabilities(coffee.words), said, COCO, {"cup": 0.9})
+
+
+def named(row: np.ndarray | None) -> dict[str, float]:
+    assert row is not None
+    return dict(zip(WORD_FEATURES, row.tolist(), strict=True))
+
+
 def test_words_of_a_class_stand_for_each_other_and_a_detection_counts(judge: Judge, coffee: Evidence) -> None:
-    known = WordFeatures.of(judge.reader, coffee, COCO, {"cup": 0.9}, judge.numbers)
-    cup, mug = known.row("cup"), known.row("mug")
-    assert cup is not None and mug is not None and np.array_equal(cup, mug)
-    assert cup[4] == 0.9 and cup[3] == 1
-    man, girl = known.row("man"), known.row("girl")
-    assert man is not None and girl is not None and man[1] != girl[1]  # people are told apart
-    assert known.row("a") is None and known.row("xylophone") is None
+    known = features(judge, coffee, [["a", "cup"]])
+    cup, mug = named(known.row("cup")), named(known.row("mug"))
+    assert cup == mug and cup["detection"] == 0.9 and cup["object"] == 1
+    man, girl = named(known.row("man")), named(known.row("girl"))
+    assert man["log_odds"] != girl["log_odds"] and man["person"] == 1  # people are told apart
+    assert known.row("a") is None
+    assert (
+        named(known.row("xylophone"))["log_odds"] == UNSEEN
+    )  # the eyes do not know it, but it says something
 
 
-def test_features_of_a_caption() -> None:
-    row = dict(
-        zip(CAPTION_FEATURES, caption_row([None, 0.9, 0.2], [False, True, False], 1.5, -2.0), strict=True)
+def test_a_word_that_other_captions_have_has_more_support(judge: Judge, coffee: Evidence) -> None:
+    drawn = [["a", "cup"], ["a", "mug"], ["two", "cups"], ["a", "spoon"]]
+    known = features(judge, coffee, drawn)
+    cup, spoon = named(known.row("cup")), named(known.row("spoon"))
+    assert cup["drawn"] == pytest.approx(np.log(2.5 / 2.5)) and spoon["drawn"] == pytest.approx(
+        np.log(0.5 / 4.5)
     )
-    assert row["least_word"] == pytest.approx(np.log(0.2)) and row["least_object"] == pytest.approx(
-        np.log(0.9)
+    alone = features(judge, coffee, drawn[:1])  # there are no others: nothing is known
+    assert (
+        named(alone.row("cup"))["drawn"] == named(alone.row("spoon"))["drawn"] == pytest.approx(np.log(1 / 3))
     )
-    assert row["mean_word"] == pytest.approx((np.log(0.9) + np.log(0.2)) / 2)
-    assert (row["unsure_words"], row["consensus"], row["log_probability"]) == (1, 1.5, -2.0)
-    assert np.isfinite(caption_row([None], [False], 0.0, 0.0)).all()
 
 
-def test_consensus_comes_from_the_bank(judge: Judge, coffee: Evidence, tmp_path: Path) -> None:
-    features = np.stack([coffee.vector, -coffee.vector, np.roll(coffee.vector, 7)])
-    said = [[["a", "cup", "of", "coffee"]], [["a", "red", "bus"]], [["two", "dogs", "run"]]]
-    with_bank = Judge(judge.tagger, UNFITTED, write_bank(tmp_path / "bank", features, said, dimensions=2))
-    agreed = with_bank.consensus([["a", "cup", "of", "coffee"], ["a", "green", "train"]], coffee)
+def test_what_was_neighbour_captions_similar_pictures_counts(
+    judge: Judge, coffee: Evidence, tmp_path: Path
+) -> None:
+    vectors = np.stack([coffee.vector, -coffee.vector, np.roll(coffee.vector, 7)])
+    said = [[["a", "mug", "of", "coffee"]], [["a", "red", "bus"]], [["two", "dogs", "run"]]]
+    bank = write_bank(tmp_path / "bank", vectors, said, dimensions=2)
+    with_bank = Judge(judge.tagger, UNFITTED, bank)
+    agreed = [
+        each.consensus
+        for each in with_bank.judge([["a", "mug", "of", "coffee"], ["a", "green", "train"]], coffee, COCO, {})
+    ]
     assert agreed[0] > agreed[1] >= 0
     assert with_bank.digest != judge.digest
+    known = features(with_bank, coffee, [["a", "cup"]], bank.neighbour_captions(np.array([0, 1])))
+    cup, bus, sheep = (named(known.row(word))["said"] for word in ("cup", "bus", "sheep"))
+    assert cup == bus == pytest.approx(0) and sheep == pytest.approx(np.log(0.02 / 1.02))
 
 
-def test_what_is_shown_has_no_fault_while_others_are_left() -> None:
+def test_a_caption_is_true_with_all_objects_and_all_other_words_but_one() -> None:
+    words, is_object = [None, 0.9, 0.6, 0.8, 0.3], [False, True, False, True, False]
+    expected = 0.0
+    for right in itertools.product(
+        (False, True), repeat=4
+    ):  # every way in which words can be right and wrong
+        chance, wrong = 1.0, [False, False]
+        for p, ok, thing in zip([0.9, 0.6, 0.8, 0.3], right, is_object[1:], strict=True):
+            chance *= p if ok else 1 - p
+            wrong[thing] += not ok
+        expected += chance * (wrong[True] == 0 and wrong[False] <= 1)
+    assert probably_true(words, is_object) == pytest.approx((expected, 0.9 * 0.8))
+    assert probably_true([None], [False]) == (1, 1)
+
+
+def test_what_is_shown_has_no_fault_and_no_invented_object_while_others_are_left() -> None:
     pool = [caption("a cat next to a cat", -1.0), caption("a cat on a bed", -6.0), caption("a dog", -2.0)]
-    judged = {
-        pool[0].text: Judgement(0.9, (), 5.0, ("cat is named twice",)),
-        pool[1].text: Judgement(0.8, (), 1.0, ()),
-        pool[2].text: Judgement(0.1, (), 1.0, ()),
-    }
-    assert [each.text for each in _best(pool, judged, 1, 0.5)] == ["a cat on a bed"]
-    shown = _best(pool, judged, 3, 0.5)
-    assert shown[0].text == "a cat on a bed" and len(shown) == 3
-    assert [each.text for each in _best(pool, {}, 1, 0.0)] == [
+    pool.append(caption("a blue cat", -3.0))
+    judged = [
+        Judgement(0.9, 0.9, (), 5.0, ("cat is named twice",)),
+        Judgement(0.4, 0.8, (), 1.0, ()),
+        Judgement(0.9, 0.1, (), 1.0, ()),
+        Judgement(0.1, 0.9, (), 9.0, ()),
+    ]
+    ranks = rank(pool, judged, UNFITTED)
+    assert [each.text for each in select(pool, 1, 0.5, *ranks)] == ["a cat on a bed"]
+    assert [each.text for each in select(pool, 4, 0.5, *ranks)] == [pool[i].text for i in (1, 3, 2, 0)]
+    assert [each.text for each in select(pool, 1, 0.0)] == [
         "a cat next to a cat"
     ]  # without a judge: the likeliest
 
@@ -110,6 +148,10 @@ def test_detections_are_the_best_of_each_class() -> None:
     assert detections_of(regions, recipe) == pytest.approx({"cat": 0.8, "dog": 0.6})
 
 
-def test_weights_of_another_version_are_refused(judge: Judge) -> None:
-    with pytest.raises(UserError, match="do not fit"):
-        Judge(judge.tagger, {"word": [1.0], "caption": [1.0]})
+def test_weights_are_read_as_they_were_written_and_those_of_another_version_refused(tmp_path: Path) -> None:
+    file = tmp_path / "support.json"
+    write_json(file, UNFITTED.json())
+    assert SupportWeights.read(file) == UNFITTED
+    write_json(file, {"word": [1.0], "caption": [1.0]})
+    with pytest.raises(UserError, match=r"support\.json: the weights of support do not fit"):
+        SupportWeights.read(file)

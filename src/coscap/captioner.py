@@ -12,7 +12,7 @@ from typing import Any, Protocol, overload
 
 from PIL import Image
 
-from coscap.contexts.judge import Judge, Judgement, detections_of, open_judge
+from coscap.contexts.judge import Judge, Judgement, SupportWeights, detections_of, open_judge
 from coscap.errors import UserError
 from coscap.photos import (
     OpenedPhoto,
@@ -20,27 +20,29 @@ from coscap.photos import (
     PhotoCaption,
     PhotoCaptions,
     PhotoError,
+    as_picture,
     open_photos,
     photo_caption,
 )
 from coscap.seam import Caption, Check, LatentValues, RegionArrays, SearchModel
 from coscap.search.config import SearchSettings, settings_from
 from coscap.search.generate import generate
+from coscap.search.manner import VARIETY, beam_settings, for_model, manner
 from coscap.search.select import per_token, rescore, select, unit_interval
 from coscap.search.variations import Keep, keep_latents, vary
 from coscap.shipped import SHIPPED, Runtime, detector_name, load_model
 from coscap.text.objects import ObjectClasses, load_classes
 from coscap.text.vocabulary import Vocabulary
+from coscap.vision.builtin import BuiltinDetector
 from coscap.vision.detectors import Detector, load_detector
 from coscap.vision.pictures import PIXEL_LIMIT
 from coscap.vision.regions import Recipe, Regions
-from coscap.vision.tags import Evidence, Tag, Tagger
+from coscap.vision.tags import Tag, Tagger
+from coscap.vision.words import Evidence
 
 POOL = 4  # draws for each caption that is shown
-VARIETY = 0.5
-WORTH = (0.5, 1.0, 2.0)  # of a caption: how much likelihood, consensus and support count
-LEAST_SUPPORT = 0.25  # nothing with less is shown while others are left
-ACCURATE, DIVERSE = (0.4, 0.1), (1.0, 0.9)  # latent_temperature and variety of the two plain choices
+SAFE = 0.2  # up to this variety, the pool has no fewer than LEAST_POOL draws and the captions of a beam, too
+LEAST_POOL, BEAM = 20, 5
 
 
 class LoadedModel(Protocol):
@@ -118,6 +120,11 @@ class Captioner:
         self.loaded.check_recipe(found.recipe)
         return found
 
+    @cached_property
+    def tagger(self) -> Tagger:
+        """What finds the words of photographs."""
+        return Tagger() if self.judge is None else self.judge.tagger
+
     def _looked_for(self, name: str) -> Sequence[str]:
         """The classes that an open-vocabulary detector looks for: those of the model's recipe."""
         recipe = self.loaded.recipe
@@ -180,9 +187,13 @@ class Captioner:
         return [next(found) if isinstance(each, OpenedPhoto) else each for each in opened]
 
     def see(self, pictures: Sequence[Image.Image]) -> tuple[list[Regions], list[Evidence] | None]:
-        """The regions of pictures and what a judge needs to know of them."""
-        evidence = None if self.judge is None else self.judge.tagger.look(pictures)
-        return self.detector.regions(pictures), evidence
+        """The regions of pictures and what a judge needs to know of them: one look where both have the same eyes."""
+        detector, judge = self.detector, self.judge
+        if judge is None:
+            return detector.regions(pictures), None
+        if isinstance(detector, BuiltinDetector) and detector.eyes_digest == judge.tagger.digest:
+            return detector.see(pictures)
+        return detector.regions(pictures), judge.tagger.look(pictures)
 
     def describe(
         self,
@@ -203,23 +214,34 @@ class Captioner:
         A latent search draws four captions for each one shown and takes good ones that differ: `variety` 0 takes the
         best, 1 the most different (0.5 if unset). Good is likely, borne out by the picture and in agreement with
         captions of similar ones, where there is `evidence` of the pictures; otherwise likely alone. `accurate` and
-        `diverse` set variety and the latents' temperature, where they are not given. Further options are fields of
-        SearchSettings; they stand above those of `settings`. `check` is called before each step and may raise to end
-        the work.
+        `diverse` set variety and the latents' temperature, where they are not given; under a variety as low as that of
+        `accurate`, captions of a beam are among those to choose from. Further options are fields of SearchSettings;
+        they stand above those of `settings`. `check` is called before each step and may raise to end the work.
         """
         settings, variety = self._asked(
             n, accurate=accurate, diverse=diverse, variety=variety, settings=settings, **options
         )
         pooled = settings.search == "latent" and settings.draws is None
         arrays = RegionArrays.stack(regions)
-        found = self.generate(arrays, POOL * n if pooled else n, settings, check=check)
+        safe = pooled and variety <= SAFE and evidence is not None
+        count = max(POOL * n, LEAST_POOL * safe) if pooled else n
+        found = self.generate(arrays, count, settings, check=check)
+        drawn = [len(captions) for captions in found]
+        beam = beam_settings(settings)
+        if safe and not settings.do_sample:
+            further = self.generate(arrays, BEAM, beam, check=check)
+            found = [[*captions, *more] for captions, more in zip(found, further, strict=True)]
         found = rescore(self.model, arrays, found, self.vocabulary, check)
         results = []
         for place, (name, seen, captions) in enumerate(zip(names, regions, found, strict=True)):
             judged = self._judge(captions, seen, None if evidence is None else evidence[place])
+            made = {id(each): beam for each in captions[drawn[place] :]}  # the others by `settings`
             if pooled:
-                captions = _best(captions, judged, n, variety)
-            shown = [photo_caption(each, seen, settings, judged=judged.get(each.text)) for each in captions]
+                captions = self._best(captions, judged, n, variety)
+            shown = [
+                photo_caption(each, seen, made.get(id(each), settings), judged=judged.get(each.text))
+                for each in captions
+            ]
             results.append(PhotoCaptions(name, tuple(shown)))
         return results
 
@@ -232,9 +254,17 @@ class Captioner:
             return {}
         detected = {} if recipe is None else detections_of(regions, recipe)
         tokens = [caption.tokens for caption in captions]
-        likely = [per_token(caption) for caption in captions]
-        judged = self.judge.judge(tokens, likely, evidence, self.objects, detected)
+        judged = self.judge.judge(tokens, evidence, self.objects, detected)
         return {caption.text: each for caption, each in zip(captions, judged, strict=True)}
+
+    def _best(
+        self, captions: Sequence[Caption], judged: dict[str, Judgement], n: int, variety: float
+    ) -> list[Caption]:
+        """Those of a pool that are shown."""
+        if self.judge is None or not judged:
+            return select(captions, n, variety)
+        verdicts = [judged[caption.text] for caption in captions]
+        return select(captions, n, variety, *rank(captions, verdicts, self.judge.weights))
 
     def generate(
         self,
@@ -267,11 +297,7 @@ class Captioner:
 
     def tags(self, photo: Photo, n: int = 20, floor: float = 0.2) -> list[Tag]:
         """The words that people would write about a photograph, with calibrated probabilities and places."""
-        tagger = Tagger() if self.judge is None else self.judge.tagger
-        (opened,) = open_photos([photo], None, tagger.least_side)
-        if isinstance(opened, PhotoError):
-            raise UserError(opened.error)
-        return tagger([opened.picture], n, floor)[0]
+        return self.tagger([as_picture(photo, self.tagger.least_side)], n, floor)[0]
 
     def vary(
         self,
@@ -339,59 +365,23 @@ class Captioner:
         return for_model(chosen, self.model, n), variety
 
 
-def manner(
-    settings: SearchSettings, variety: float | None, accurate: bool, diverse: bool
-) -> tuple[SearchSettings, float]:
-    """Settings and variety under the two plain choices; what was given explicitly, or follows from one draw, stays."""
-    if accurate and diverse:
-        raise UserError(
-            "accurate and diverse exclude each other; give one of them (--accurate or --diverse)."
-        )
-    if variety is not None and not 0 <= variety <= 1:
-        raise UserError(f"variety is {variety}, and it goes from 0 (likeliest) to 1 (most different).")
-    if not (accurate or diverse):
-        return settings, VARIETY if variety is None else variety
-    temperature, usual = ACCURATE if accurate else DIVERSE
-    if "latent_temperature" not in settings.model_fields_set:
-        settings = settings.model_copy(update={"latent_temperature": temperature})
-    return settings, usual if variety is None else variety
-
-
-def for_model(settings: SearchSettings, model: SearchModel[Any], n: int) -> SearchSettings:
-    """Settings under which a model can give n different captions.
-
-    All draws of a model without latents are one caption. If no search was chosen, its words are drawn instead.
-    """
-    if n == 1 or model.latent_names or settings.search != "latent" or settings.do_sample:
-        return settings
-    if "search" in settings.model_fields_set or settings.draws is not None or settings.beams > 1:
-        raise UserError(
-            f"This model has no latents, so all {n} draws would be the same caption; draw words (--do-sample), "
-            "or take --search beam or --search diverse."
-        )
-    return settings.model_copy(update={"do_sample": True})
-
-
-def _best(captions: Sequence[Caption], judged: dict[str, Judgement], n: int, variety: float) -> list[Caption]:
-    """Those of a pool that are shown. A caption that the picture hardly bears out comes only where there are not enough
-    others, and one with a fault only after those."""
-    if not judged:
-        return select(captions, n, variety)
-    verdicts = [judged[caption.text] for caption in captions]
+def rank(
+    captions: Sequence[Caption], judged: Sequence[Judgement], weights: SupportWeights
+) -> tuple[list[float], list[int]]:
+    """What each caption is worth, and its tier: 0 to be shown, 1 hardly borne out, 2 with objects that are not, 3 at
+    fault by its words alone. Those of a tier are shown only where none of a lower one is left."""
     parts = (
         unit_interval([per_token(caption) for caption in captions]),
-        unit_interval([verdict.consensus for verdict in verdicts]),
-        [verdict.support for verdict in verdicts],
+        unit_interval([each.consensus for each in judged]),
+        [each.support for each in judged],
+        [each.objects for each in judged],
     )
-    worth = [sum(w * part for w, part in zip(WORTH, each, strict=True)) for each in zip(*parts, strict=True)]
-    # 0: to be shown; 1: hardly borne out; 2: wrong by its words alone
-    tiers = [2 if v.faults else int(v.support < LEAST_SUPPORT) for v in verdicts]
-    shown: list[Caption] = []
-    for tier in sorted(set(tiers)):
-        rows = [row for row in range(len(captions)) if tiers[row] == tier]
-        if len(shown) < n:
-            more = select(
-                [captions[row] for row in rows], n - len(shown), variety, [worth[row] for row in rows]
-            )
-            shown += more
-    return shown
+    worth = [
+        sum(w * part for w, part in zip(weights.worth, row, strict=True)) for row in zip(*parts, strict=True)
+    ]
+    least, least_objects = weights.floors
+    tiers = [
+        3 if each.faults else 2 if each.objects < least_objects else int(each.support < least)
+        for each in judged
+    ]
+    return worth, tiers

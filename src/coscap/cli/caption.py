@@ -13,7 +13,7 @@ from coscap.errors import UserError
 from coscap.search.config import SearchSettings, search_options
 
 if TYPE_CHECKING:
-    from coscap.cli.outputs import CaptionFile, Row, Sidecars
+    from coscap.cli.outputs import Row
 
 EXAMPLE = "\n\nExample: coscap caption photo.jpg holiday/ -n 5 --html captions.html"
 _FILES = "Where it goes"
@@ -70,6 +70,14 @@ def caption(
             rich_help_panel=_FILES,
         ),
     ] = False,
+    embed_xmp: Annotated[
+        bool,
+        typer.Option(
+            "--embed-xmp",
+            help="Write the alternative text into the JPEG or PNG file itself; its pixels and all else stay.",
+            rich_help_panel=_FILES,
+        ),
+    ] = False,
     html: Annotated[
         Path | None,
         typer.Option(
@@ -121,11 +129,12 @@ def caption(
 ) -> None:
     """Give each photograph several captions that differ."""
     from coscap.alt import alt_text
-    from coscap.captioner import Captioner, manner
-    from coscap.cli.outputs import CaptionFile, Sidecars, policy
+    from coscap.captioner import Captioner
+    from coscap.cli.outputs import CaptionFile, Embedded, Sidecars, policy
     from coscap.cli.photos import list_photos
     from coscap.files import check_output
     from coscap.progress import bar, say
+    from coscap.search.manner import manner
     from coscap.shipped import check_device
 
     # All that can be wrong is found before the model is loaded.
@@ -142,6 +151,7 @@ def caption(
             check_output(file_asked, inputs=[each for each in sources.values() if isinstance(each, str)])
     suffixes = [suffix for suffix, given in ((".txt", sidecar), (".xmp", xmp)) if given]
     beside = Sidecars(list(sources), suffixes, what) if suffixes else None
+    inside = Embedded(list(sources), what) if embed_xmp else None
     alts = {"max_chars": max_chars, "prefix": prefix, "suffix": suffix}
     made = {
         **{"n": count, "variety": chosen_variety, "model": model, "detector": detector, "bank": bank, **alts},
@@ -149,10 +159,15 @@ def caption(
     }
     file = None if out is None else CaptionFile(out, what, made)
     try:
-        todo = [name for name in sources if not _done(name, file, beside)]
+        places = [each for each in (file, beside, inside) if each is not None]
+        todo = [name for name in sources if not (places and all(each.done(name) for each in places))]
         shown = CaptionPrinter(table=not (as_json or jsonl or file), jsonl=jsonl, alt=alt, alts=alts)
         if len(todo) < len(sources):
             say(f"{len(sources) - len(todo):,} of {len(sources):,} photographs have their captions already.")
+        if not (todo or html or as_json):
+            if file is not None:
+                file.finish(list(sources), {})
+            return
         captioner = Captioner.from_pretrained(
             model, device=device, detector=detector, bank=bank, runtime=runtime
         )
@@ -172,8 +187,11 @@ def caption(
                     shown.emit(row)
                     if "error" in row:
                         errors[row["photo"]] = row["error"]
-                    elif beside is not None:
+                        continue
+                    if beside is not None:
                         beside.write(row["photo"], shown.sidecars(row))
+                    if inside is not None:
+                        errors |= inside.write(row["photo"], [each["alt"] for each in row["captions"]])
                 figures += page_figures(here, opened) if html is not None else []
                 rows += here if as_json else []
                 advance(len(here))
@@ -194,17 +212,11 @@ def caption(
         for error in errors.values() if not (as_json or jsonl) else ():
             print(error, file=sys.stderr)
         where = "the rows with `error` say why" if as_json or jsonl else "each is named above"
-        raise UserError(f"{len(errors)} of {len(sources)} photographs could not be read; {where}.")
+        what_not = "read or written" if embed_xmp else "read"
+        raise UserError(f"{len(errors)} of {len(sources)} photographs could not be {what_not}; {where}.")
 
 
 caption.__doc__ = cleandoc(caption.__doc__ or "") + EXAMPLE
-
-
-def _done(name: str, file: "CaptionFile | None", beside: "Sidecars | None") -> bool:
-    """Whether a photograph is in every file that was asked for."""
-    if file is None and beside is None:
-        return False
-    return (file is None or file.done(name)) and (beside is None or beside.done(name))
 
 
 class CaptionPrinter:
@@ -230,12 +242,12 @@ class CaptionPrinter:
 
     def sidecars(self, row: "Row") -> dict[str, str]:
         """The contents of files beside a photograph, by suffix."""
-        from coscap.alt import xmp
+        from coscap.cli.xmp import packet
 
         captions = row["captions"]
         lines = "".join(f"{each['alt' if self.alt else 'text']}\n" for each in captions)
         alt = captions[0]["alt"] if captions else ""
-        return {".txt": lines, ".xmp": xmp(alt, [each["alt"] for each in captions])}
+        return {".txt": lines, ".xmp": packet(alt, [each["alt"] for each in captions])}
 
     def _print_table(self, row: "Row") -> None:
         from rich.console import Console

@@ -45,6 +45,10 @@ Variety = Annotated[
     ),
 ]
 Accurate = Annotated[
-    bool, typer.Option("--accurate", help="Safe captions: a low latent temperature and variety.")
+    bool,
+    typer.Option(
+        "--accurate",
+        help="Safe captions: a low latent temperature and variety, and a beam's captions among those to choose from.",
+    ),
 ]
 Diverse = Annotated[bool, typer.Option("--diverse", help="Captions as different as they get.")]

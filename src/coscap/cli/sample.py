@@ -59,10 +59,11 @@ def sample(
     Each row has image_id, caption, log_probability and draw; a constrained search adds satisfied.
     `coscap evaluate` and `coscap rerank` read the file. The same seed gives the same captions.
     """
-    from coscap.captioner import Captioner, for_model
+    from coscap.captioner import Captioner
     from coscap.data import open_prepared
     from coscap.files import check_output, write_json
     from coscap.progress import bar, say
+    from coscap.search.manner import for_model
     from coscap.vision.published import open_regions
 
     check_output(out, inputs=[regions])

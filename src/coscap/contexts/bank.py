@@ -16,7 +16,7 @@ A folder of arrays that are mapped, not read, so that a bank opens in millisecon
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -86,25 +86,18 @@ class Bank:
         first, last = (int(at) for at in self.arrays["picture_starts"][picture : picture + 2])
         return [[self.words[token] for token in self._caption(number)] for number in range(first, last)]
 
-    def consensus(
-        self, candidates: Sequence[Sequence[str]], neighbours: NDArray[np.int64], best: int = BEST
-    ) -> NDArray[np.float64]:
-        """How well each candidate agrees with the captions of these pictures: the mean of its `best` highest CIDEr-D
-        similarities to single captions. (K,)"""
-        starts = self.arrays["picture_starts"]
-        captions = [
-            self._caption(number)
-            for picture in neighbours.tolist()
-            for number in range(int(starts[picture]), int(starts[picture + 1]))
-        ]
-        references = _Vectors(
-            [self.arrays["tokens"][:0], *captions], self
-        )  # an empty one keeps shapes simple
-        scores = np.zeros(len(candidates))
-        for place, words in enumerate(candidates):
-            found = np.sort(references.similarity(self.encode(words))[1:])[::-1][:best]
-            scores[place] = found.mean() if len(found) else 0.0
-        return scores
+    def neighbour_captions(self, pictures: NDArray[np.int64]) -> "NeighbourCaptions":
+        """What people wrote about these pictures of the bank."""
+        a = self.arrays
+        ends = [(int(a["picture_starts"][at]), int(a["picture_starts"][at + 1])) for at in pictures.tolist()]
+        starts = [a["caption_starts"][first : last + 1].astype(np.int64) for first, last in ends]
+        parts = [np.asarray(a["tokens"][each[0] : each[-1]]) for each in starts]
+        return NeighbourCaptions(
+            self,
+            tokens=np.concatenate([np.zeros(0, np.uint16), *parts]),
+            lengths=np.concatenate([np.zeros(0, np.int64), *(np.diff(each) for each in starts)]),
+            pictures=np.repeat(np.arange(len(parts)), [len(part) for part in parts]),
+        )
 
     @cached_property
     def _vectors(self) -> NDArray[np.float32]:
@@ -150,41 +143,99 @@ class Bank:
             )
 
 
-class _Vectors:
-    """CIDEr's tf-idf vectors of some captions, a column for each n-gram that they have."""
+@dataclass(frozen=True, eq=False)
+class NeighbourCaptions:
+    """The captions of some pictures of a bank, one after the other: T tokens, R captions."""
 
-    def __init__(self, captions: Sequence[NDArray[np.uint16]], bank: Bank) -> None:
-        self.bank, self.orders = bank, []
-        self.bigrams = np.array([max(0, len(caption) - 1) for caption in captions])
-        for n in range(1, ORDERS + 1):
-            parts = [pack(caption, n) for caption in captions]
-            grams, column = np.unique(np.concatenate(parts), return_inverse=True)
-            row = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-            counts = np.bincount(row * max(1, len(grams)) + column, minlength=len(parts) * len(grams))
-            weights = counts.reshape(len(parts), len(grams)) * bank.rarity(grams)  # (R, G)
-            self.orders.append((grams, weights, np.sqrt(np.square(weights).sum(axis=1))))
+    bank: Bank = field(repr=False)
+    tokens: NDArray[np.uint16]  # (T,)
+    lengths: NDArray[np.int64]  # (R,) tokens of each caption
+    pictures: NDArray[np.int64]  # (T,) the place of each token's picture among the pictures
 
-    def similarity(self, caption: NDArray[np.uint16]) -> NDArray[np.float64]:
-        """CIDEr-D of the caption with each of these as its only reference: (R,)"""
-        total = np.zeros(len(self.bigrams))
-        for n, (grams, weights, lengths) in enumerate(self.orders, 1):
-            mine, counts = np.unique(pack(caption, n), return_counts=True)
-            if not len(mine) or not len(grams):
+    def consensus(self, captions: Sequence[Sequence[str]], best: int = BEST) -> NDArray[np.float64]:
+        """How well each caption agrees with these: the mean of its `best` highest similarities to one of them. (K,)"""
+        found = self.similarity(captions)
+        if not found.size:
+            return np.zeros(len(captions))
+        means: NDArray[np.float64] = np.sort(found, axis=1)[:, ::-1][:, :best].mean(axis=1)
+        return means
+
+    def similarity(self, captions: Sequence[Sequence[str]]) -> NDArray[np.float64]:
+        """CIDEr-D of each of K captions with each of these as its only reference: (K, R)"""
+        mine = [self.bank.encode(words) for words in captions]
+        lengths = np.array([len(words) for words in mine], np.int64)
+        tokens = np.concatenate([np.zeros(0, np.uint16), *mine])
+        total = np.zeros((len(mine), len(self.lengths)))
+        for n, theirs in enumerate(self._orders, 1):
+            own = _Weighted.of(self.bank, tokens, lengths, n)
+            if not len(own.grams) or not len(theirs.grams):
                 continue
-            own = counts * self.bank.rarity(mine)  # (M,)
-            length = np.sqrt(np.square(own).sum())
-            places = np.searchsorted(grams, mine).clip(max=len(grams) - 1)
-            shared = grams[places] == mine
-            theirs = weights[:, places[shared]]  # (R, S)
-            product = (np.minimum(own[shared], theirs) * theirs).sum(axis=1)
-            total += np.divide(product, length * lengths, out=np.zeros_like(product), where=lengths > 0)
-        difference = self.bigrams - max(0, len(caption) - 1)
-        result: NDArray[np.float64] = 10 * total / ORDERS * np.exp(-np.square(difference) / (2 * SIGMA**2))
+            places = np.searchsorted(theirs.grams, own.grams).clip(max=len(theirs.grams) - 1)
+            shared = theirs.grams[places] == own.grams
+            number = np.full(len(theirs.grams), -1)
+            number[places[shared]] = np.arange(shared.sum())
+            row = number[theirs.column]
+            dense = np.zeros((int(shared.sum()), len(self.lengths)))  # (S, R) weights of the shared n-grams
+            dense[row[row >= 0], theirs.caption[row >= 0]] = theirs.weight[row >= 0]
+            entries = np.flatnonzero(shared[own.column])
+            entries = entries[np.argsort(own.caption[entries], kind="stable")]
+            if not len(entries):
+                continue
+            weights = dense[number[places[own.column[entries]]]]  # (E, R)
+            products = np.minimum(own.weight[entries, None], weights) * weights
+            which, first = np.unique(own.caption[entries], return_index=True)
+            sizes = own.size[which, None] * theirs.size
+            sums = np.add.reduceat(products, first, axis=0)
+            total[which] += np.divide(sums, sizes, out=np.zeros_like(sums), where=sizes > 0)
+        bigrams = np.maximum(0, lengths - 1)[:, None] - np.maximum(0, self.lengths - 1)
+        result: NDArray[np.float64] = 10 * total / ORDERS * np.exp(-np.square(bigrams) / (2 * SIGMA**2))
         return result
+
+    @cached_property
+    def shares(self) -> NDArray[np.float64]:
+        """(W,) of each word of the bank, the share of the pictures whose captions have it"""
+        return self.shares_of(np.arange(len(self.bank.words)))
+
+    def shares_of(self, groups: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The same for groups of words; groups: (W,) the group of each word of the bank, or -1"""
+        count = int(groups.max(initial=-1)) + 1
+        group = groups[self.tokens]
+        pairs = np.unique((self.pictures * count + group)[group >= 0])
+        pictures = int(self.pictures.max(initial=0)) + 1
+        return np.bincount(pairs % max(1, count), minlength=count) / pictures
+
+    @cached_property
+    def _orders(self) -> "list[_Weighted]":
+        return [_Weighted.of(self.bank, self.tokens, self.lengths, n) for n in range(1, ORDERS + 1)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Weighted:
+    """CIDEr's tf-idf vectors of captions for one n: E entries that are not 0."""
+
+    grams: NDArray[np.uint64]  # (G,) rising
+    column: NDArray[np.int64]  # (E,) which n-gram
+    caption: NDArray[np.int64]  # (E,) whose
+    weight: NDArray[np.float64]  # (E,)
+    size: NDArray[np.float64]  # (R,) the length of each caption's vector
+
+    @classmethod
+    def of(cls, bank: Bank, tokens: NDArray[np.uint16], lengths: NDArray[np.int64], n: int) -> "_Weighted":
+        owner = np.repeat(np.arange(len(lengths)), lengths)  # (T,)
+        grams = pack(tokens, n)
+        whole = owner[: len(grams)] == owner[n - 1 : n - 1 + len(grams)]  # not across the end of a caption
+        unique, column = np.unique(grams[whole], return_inverse=True)
+        pairs, counts = np.unique(
+            column * max(1, len(lengths)) + owner[: len(grams)][whole], return_counts=True
+        )
+        column, caption = np.divmod(pairs, max(1, len(lengths)))
+        weight = counts * bank.rarity(unique)[column]
+        size = np.sqrt(np.bincount(caption, np.square(weight), minlength=len(lengths)))
+        return cls(unique, column, caption, weight, size)
 
 
 def pack(caption: NDArray[np.uint16], n: int) -> NDArray[np.uint64]:
-    """The caption's n-grams as numbers, 16 bits a word with 1 added, so that orders do not mix: (T - n + 1,)"""
+    """The n-grams of tokens as numbers, 16 bits a word with 1 added, so that orders do not mix: (T - n + 1,)"""
     words = caption.astype(np.uint64) + 1
     grams = np.zeros(max(0, len(words) - n + 1), np.uint64)
     for offset in range(n):

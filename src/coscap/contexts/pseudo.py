@@ -1,5 +1,6 @@
 """Pseudo captions in training: for every picture of a batch a context of a similar scene (eq. 8)."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,40 +16,27 @@ from coscap.errors import UserError
 from coscap.models.base import LossTerms
 from coscap.models.cos_cvae import CosCvae
 from coscap.models.noise import mix
-from coscap.models.pseudo import Feed, SlotTokens, detected_tokens, pseudo_loss
+from coscap.models.pseudo import Feed, SlotRule, SlotTokens, detected_tokens, pseudo_loss
+from coscap.models.regions import name_tokens
 from coscap.text.objects import ObjectClasses
-from coscap.text.vocabulary import UNK, Vocabulary
+from coscap.text.vocabulary import Vocabulary
 from coscap.vision.published import Store
 from coscap.vision.regions import Recipe
 
 SHARES = 1 << 20  # how finely captions can be shared out
+SURE = 0.5  # the score from which a class is in a picture
 SHARE = 4  # a picture without captions for every fourth caption
 MEANS = ("context_dimensions", "object_dimensions")  # terms that are no sums over captions
 
 
 def slot_tokens(recipe: Recipe, classes: ObjectClasses, vocabulary: Vocabulary) -> SlotTokens:
     """How a detected class is called in a slot; the detector's classes are matched by name."""
-    by_name = {known.name: known for known in classes.classes}
-
-    def token(text: str) -> int:
-        number = vocabulary.encode([text])[0]
-        return -1 if number == UNK else number
-
-    singular, plural = [], []
-    for name in recipe.classes:
-        known = by_name.get(name)
-        singular.append(token(known.singular if known else name))
-        plural.append(token(known.plural) if known else -1)
-    ones = {word for each in classes.classes for word in each.words}
-    many = {word for each in classes.classes for word in each.plurals}
-    for word in recipe.words:  # a word region fills a slot with its own word, where that names an object
-        singular.append(token(word) if word in ones else -1)
-        plural.append(token(word) if word in many else -1)
-    if max(singular, default=-1) < 0:
+    tokens = name_tokens(recipe, classes, vocabulary)
+    if not (tokens[:, 0] >= 0).any():
         raise UserError(
             f"None of the classes of {recipe.name} is in the vocabulary; prepare the data with its class list."
         )
-    return SlotTokens(torch.tensor(singular), torch.tensor(plural))
+    return SlotTokens(tokens[:, 0].clone(), tokens[:, 1].clone())
 
 
 def caption_tensors(prepared: Prepared, captions: NDArray[np.int64]) -> tuple[Tensor, Tensor, Tensor]:
@@ -68,8 +56,10 @@ class PseudoTerm:
         names: SlotTokens,
         feed: Feed = "filled",
         share: float = 1.0,
+        rule: SlotRule | None = None,
     ) -> None:
         self.prepared, self.neighbours, self.names, self.feed = prepared, neighbours, names, feed
+        self.rule = rule  # which region fills a slot
         self.share = share  # of the captions, which count for the others too
 
     def __call__(self, model: CosCvae, batch: Batch, keys: Tensor) -> LossTerms:
@@ -81,7 +71,15 @@ class PseudoTerm:
         return terms.times(1 / self.share)
 
     def pseudo(self, model: CosCvae, batch: Batch, keys: Tensor) -> tuple[LossTerms, Tensor]:
-        return pseudo_loss(model, batch, self.names.to(batch.rows.device), feed=self.feed, keys=keys)
+        device = batch.rows.device
+        return pseudo_loss(
+            model, batch, self.names.to(device), rule=self._rule(device), feed=self.feed, keys=keys
+        )
+
+    def _rule(self, device: torch.device) -> SlotRule | None:
+        if self.rule is not None:
+            self.rule = self.rule.to(device)
+        return self.rule
 
     def exchange(self, batch: Batch, keys: Tensor) -> tuple[Batch, Tensor] | None:
         """The same pictures with captions of their neighbours; those without any are left out, and all but the
@@ -122,8 +120,11 @@ class NovelTerm(PseudoTerm):
         names: SlotTokens,
         feed: Feed = "filled",
         top: int = 5,
+        rule: SlotRule | None = None,
+        classes: Sequence[str] = (),
     ) -> None:
-        super().__init__(prepared, neighbours, names, feed)
+        """`classes`: learn from pictures that show one of these, from each class equally often; none: from all."""
+        super().__init__(prepared, neighbours, names, feed, rule=rule)
         self.store, self.top = store, top
         there = [i for i in prepared.images("unpaired").tolist() if int(prepared.image_ids[i]) in store]
         self.images = np.array([i for i in there if len(neighbours.of(i))], np.int64)
@@ -132,6 +133,29 @@ class NovelTerm(PseudoTerm):
                 f"{prepared.path} has no pictures without captions that have regions and neighbours; "
                 "leave out pseudo.unpaired, or prepare the data with such pictures."
             )
+        self.groups = self._with_classes(classes) if classes else [self.images]
+
+    def _with_classes(self, classes: Sequence[str]) -> list[NDArray[np.int64]]:
+        """The pictures in which each class was surely detected."""
+        recipe = self.store.recipe
+        positions = self.store.positions(np.array(self.prepared.image_ids[self.images]))
+        sure = [labels[scores >= SURE] for labels, scores in map(self.store.detected, positions.tolist())]
+        groups = []
+        for name in classes:
+            if name not in recipe.classes:
+                raise UserError(
+                    f"field pseudo.classes: {recipe.name} does not know {name!r}; use a detector that does, or one of "
+                    f"its classes ({', '.join(recipe.classes[:5])}, ...)."
+                )
+            label = recipe.classes.index(name)
+            group = self.images[[label in found for found in sure]]
+            if not len(group):
+                raise UserError(
+                    f"field pseudo.classes: {name!r} is detected in none of the {len(self.images)} pictures without "
+                    "captions; add pictures that show it."
+                )
+            groups.append(group)
+        return groups
 
     def __call__(self, model: CosCvae, batch: Batch, keys: Tensor) -> LossTerms:
         unpaired = self.draw(batch, keys)
@@ -146,7 +170,15 @@ class NovelTerm(PseudoTerm):
         chosen = keys[keys % SHARE == 0]
         if not len(chosen):
             return None
-        images = self.images[(chosen // SHARE).cpu().numpy() % len(self.images)]
+        numbers = (chosen // SHARE).cpu().numpy()
+        if len(self.groups) == 1:
+            images = self.groups[0][numbers % len(self.groups[0])]
+        else:
+            kinds, numbers = numbers % len(self.groups), numbers // len(self.groups)
+            each = [self.groups[kind] for kind in kinds.tolist()]
+            images = np.array(
+                [group[n % len(group)] for group, n in zip(each, numbers.tolist(), strict=True)]
+            )
         ids = self.prepared.image_ids[images]
         rows = torch.arange(len(images))
         blank = torch.zeros(len(images), 1, dtype=torch.long)
@@ -158,7 +190,8 @@ class NovelTerm(PseudoTerm):
         names = self.names.to(batch.rows.device)
         objects = detected_tokens(batch.pictures, names, self.top)[batch.rows]
         batch = replace(batch, objects=objects)
-        return pseudo_loss(model, batch, names, feed=self.feed, objects="posterior", keys=keys)
+        rule = self._rule(batch.rows.device)
+        return pseudo_loss(model, batch, names, rule=rule, feed=self.feed, objects="posterior", keys=keys)
 
 
 class BothTerms:

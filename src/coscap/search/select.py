@@ -3,12 +3,13 @@
 Under its own draw a caption is always likely: the latents ask for it. `rescore` reads every caption again with the
 latents at the means of their priors, which are the same for all captions of a picture. `select` is greedy maximal
 marginal relevance: take the likeliest, then again and again the caption with the best
-    (1 - variety) * score - variety * (largest overlap with a caption already taken),
-score being the log-probability of a token, or what a judge says of the caption, mapped to 0..1 over the candidates.
+    (1 - variety) * score - variety * (the largest share of its word pairs that a caption already taken has),
+score being the log-probability of a token mapped to 0..1 over the candidates, or what a judge says of the caption.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,32 +78,37 @@ def _score(
 
 
 def select(
-    captions: Sequence[Caption], n: int, variety: float, worth: Sequence[float] | None = None
+    captions: Sequence[Caption],
+    n: int,
+    variety: float,
+    worth: Sequence[float] | None = None,
+    tiers: Sequence[int] | None = None,
 ) -> list[Caption]:
     """n different captions of one picture; variety 0 takes the best, 1 the most different.
 
-    `worth` says how good each is, 0..1; without it, the likeliest are the best.
+    `worth` says how good each is; without it, the likeliest are the best. Captions of a higher tier are taken only
+    where none of a lower one is left.
     """
-    if worth is None:
-        worth = [per_token(caption) for caption in captions]
-    by_text: dict[str, tuple[float, Caption]] = {}
-    for value, caption in zip(worth, captions, strict=True):
-        if caption.text not in by_text or value > by_text[caption.text][0]:
-            by_text[caption.text] = value, caption
-    ranked = sorted(by_text.values(), key=lambda pair: (-pair[0], pair[1].text))
-    if not ranked:
+    if not captions:
         return []
-    pool = [caption for _, caption in ranked]
-    scores = unit_interval([value for value, _ in ranked])
-    grams = [_grams(caption.tokens) for caption in pool]
-    taken = [0]
-    overlap = [_overlap(gram, grams[0]) for gram in grams]
-    while len(taken) < min(n, len(pool)):
-        rest = (i for i in range(len(pool)) if i not in taken)
-        best = max(rest, key=lambda i: (1 - variety) * scores[i] - variety * overlap[i])
+    worth = unit_interval([per_token(caption) for caption in captions]) if worth is None else worth
+    tiers = [0] * len(captions) if tiers is None else tiers
+    first: dict[str, int] = {}  # the best place of each text
+    for place in sorted(range(len(captions)), key=lambda i: (tiers[i], -worth[i], captions[i].text)):
+        first.setdefault(captions[place].text, place)
+    rest, taken = list(first.values()), list[int]()
+    pairs = {place: _pairs(captions[place].tokens) for place in rest}
+    overlap = dict.fromkeys(rest, 0.0)
+    while rest and len(taken) < n:
+        lowest = tiers[rest[0]]
+        among = [place for place in rest if tiers[place] == lowest]
+        gains = [(1 - variety) * worth[place] - variety * overlap[place] for place in among]
+        best = among[int(np.argmax(gains))] if taken else among[0]
         taken.append(best)
-        overlap = [max(old, _overlap(gram, grams[best])) for old, gram in zip(overlap, grams, strict=True)]
-    return [pool[i] for i in taken]
+        rest.remove(best)
+        for place in rest:
+            overlap[place] = max(overlap[place], _overlap(pairs[place], pairs[best]))
+    return [captions[place] for place in taken]
 
 
 def per_token(caption: Caption) -> float:
@@ -115,10 +121,11 @@ def unit_interval(values: Sequence[float]) -> list[float]:
     return [(value - low) / (high - low) if high > low else 1.0 for value in values]
 
 
-def _grams(tokens: Sequence[str]) -> set[tuple[str, ...]]:
-    return {tuple(tokens[i : i + size]) for size in (1, 2) for i in range(len(tokens) - size + 1)}
+def _pairs(tokens: Sequence[str]) -> set[tuple[str, ...]]:
+    """Its pairs of words; of a single word, that."""
+    return set(pairwise(tokens)) or {tuple(tokens)}
 
 
 def _overlap(one: set[tuple[str, ...]], other: set[tuple[str, ...]]) -> float:
-    """The share of words and word pairs that two captions have in common (Jaccard)."""
-    return len(one & other) / max(1, len(one | other))
+    """The share of a caption's word pairs that another has."""
+    return len(one & other) / len(one)

@@ -1,0 +1,217 @@
+"""Captions of validation pictures, which captioner, vision and bank must not have learnt from, to fit support with.
+
+    python scripts/support_pools.py DATA --pictures DIR --out FOLDER [--model RUN] [--regions STORE] [--count 2000]
+
+Of each picture 20 captions as `coscap caption` draws them, 20 as `--accurate` does, and a beam; and what the eyes see.
+It goes on where it was stopped. `read_pools` adds what is true by what people wrote: a word counts as borne out where a
+person's caption of the picture has it, its stem, or another word of its class; a caption counts as true where it names
+no object that nobody names and all its content words but one are borne out.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from nltk.stem.snowball import SnowballStemmer
+
+from coscap import Captioner
+from coscap.captioner import BEAM, LEAST_POOL, POOL
+from coscap.contexts.judge import Judge, Judgement, detections_of
+from coscap.data import open_prepared
+from coscap.data.word_targets import pictures_in
+from coscap.files import read_json, whole_file, write_json
+from coscap.progress import bar
+from coscap.seam import Caption, RegionArrays
+from coscap.search.config import SearchSettings
+from coscap.search.manner import ACCURATE, USUAL, beam_settings
+from coscap.search.select import rescore
+from coscap.text import load_classes
+from coscap.text.content import is_content
+from coscap.text.faults import faults
+from coscap.vision.pictures import open_picture
+from coscap.vision.published import open_regions
+from coscap.vision.tags import Tagger
+
+PART = 40  # pictures that are written together
+SHOWN = 5
+stem = cache(SnowballStemmer("english").stem)
+
+
+# ---- draws of a captioner -------------------------------------------------------------------------------------------
+
+
+def collect(asked: argparse.Namespace) -> None:
+    """Parts of FOLDER: captions of pictures as JSON, and what the eyes see of them as arrays."""
+    prepared = open_prepared(asked.data)
+    images, paths = pictures_in(prepared, asked.pictures, "validation", 0, seed=0)
+    store = None if asked.regions is None else open_regions(asked.regions)
+    places = [
+        at for at, image in enumerate(images) if store is None or int(prepared.image_ids[image]) in store
+    ]
+    places = np.random.default_rng(11).permutation(places)[: asked.count].tolist()
+    captioner, tagger = Captioner.from_pretrained(asked.model, bank=None), Tagger()
+    if store is not None:
+        captioner.loaded.check_recipe(store.recipe)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    with bar("draws", len(places), "pictures") as advance:
+        for first in range(0, len(places), PART):
+            here = places[first : first + PART]
+            file = asked.out / f"{first:06d}.json"
+            if not file.is_file():
+                ids = [int(prepared.image_ids[images[at]]) for at in here]
+                eyes = look(tagger, ids, [paths[at] for at in here], asked.out / f"{first:06d}.npz")
+                found = []
+                for four in range(0, len(here), 4):
+                    some = slice(four, four + 4)
+                    if store is None:
+                        pictures = [
+                            open_picture(paths[at], least_side=captioner.detector.least_side)
+                            for at in here[some]
+                        ]
+                        regions = captioner.detector.regions(pictures)
+                    else:
+                        regions = [store.get(image) for image in ids[some]]
+                    found += draw(captioner, regions)
+                rows = [{"image": image, **each} for image, each in zip(ids, found, strict=True)]
+                write_json(file, {"model": str(asked.model), "eyes": eyes, "pictures": rows})
+            advance(len(here))
+
+
+def look(tagger: Tagger, ids: Sequence[int], paths: Sequence[Path], file: Path) -> str:
+    """Write what the eyes see of pictures, unless it was written before; the name of the eyes."""
+    if not file.is_file():
+        pictures = [open_picture(path, least_side=tagger.least_side) for path in paths]
+        seen = tagger.look(pictures)
+        words = np.stack([tagger.reader.probabilities(each.words) for each in seen])
+        with whole_file(file) as partial, partial.open("wb") as out:
+            np.savez(out, ids=ids, vectors=np.stack([each.vector for each in seen]), words=words)
+    return tagger.digest
+
+
+def draw(captioner: Captioner, regions: Sequence[Any]) -> list[dict[str, Any]]:
+    """Of each picture: draws, calm draws and a beam, each caption with its log-probability a token."""
+    arrays = RegionArrays.stack(regions)
+    usual, calm = (SearchSettings(latent_temperature=each[0]) for each in (USUAL, ACCURATE))
+    ways = {
+        "draws": captioner.generate(arrays, POOL * SHOWN, usual),
+        "calm": captioner.generate(arrays, LEAST_POOL, calm),
+        "beam": captioner.generate(arrays, BEAM, beam_settings(usual)),
+    }
+    recipe = captioner.loaded.recipe
+    rows: list[dict[str, Any]] = [
+        {"detected": detections_of(each, recipe) if recipe else {}} for each in regions
+    ]
+    for way, found in ways.items():
+        for row, captions in zip(
+            rows, rescore(captioner.model, arrays, found, captioner.vocabulary), strict=True
+        ):
+            row[way] = [[list(each.tokens), round(each.log_probability, 5)] for each in captions]
+    return rows
+
+
+# ---- pictures with all that is known of them ------------------------------------------------------------------------
+
+
+@dataclass
+class Picture:
+    """Pools of captions: draws, calm (as --accurate draws), beam, accurate (the latter two)."""
+
+    image: int
+    references: list[str]
+    pools: dict[str, list[Caption]]
+    marks: dict[str, list[list[bool]]] = field(default_factory=dict)  # whether each token is borne out
+    true: dict[str, list[bool]] = field(default_factory=dict)  # whether each caption is
+    rows: dict[str, list[list[Any]]] = field(default_factory=dict)  # features of each token, None without
+    verdicts: dict[str, list[Judgement]] = field(default_factory=dict)  # without support at first
+
+
+def read_pools(folder: Path, data: Path, judge: Judge, count: int | None = None) -> list[Picture]:
+    prepared, objects = open_prepared(data), load_classes("coco")
+    pictures = []
+    files = sorted(folder.glob("*.json"))[: None if count is None else -(-count // PART)]
+    with bar("pictures", PART * len(files), "pictures") as advance:
+        for file in files:
+            content, seen = read_json(file), np.load(file.with_suffix(".npz"))
+            assert content["eyes"] == judge.tagger.digest, (
+                f"{file} was made with other eyes; collect it again"
+            )
+            for row, vector, words in zip(content["pictures"], seen["vectors"], seen["words"], strict=True):
+                pictures.append(_picture(row, vector, words, judge, prepared, objects))
+                advance(1)
+    return pictures[:count]
+
+
+def _picture(row: Any, vector: Any, words: Any, judge: Judge, prepared: Any, objects: Any) -> Picture:
+    image = prepared.index(row["image"])
+    made = {way: [_caption(*each) for each in row[way]] for way in ("draws", "calm", "beam")}
+    pools = {**made, "accurate": [*made["calm"], *made["beam"]]}
+    similar, people = judge.similar(vector), People.of(prepared, image, objects.class_of)
+    found = Picture(row["image"], [prepared.text(each) for each in prepared.captions_of(image)], pools)
+    for way, captions in pools.items():
+        tokens = [caption.tokens for caption in captions]
+        found.marks[way] = [[people.bears_out(token) for token in each] for each in tokens]
+        columns = zip(tokens, found.marks[way], strict=True)
+        found.true[way] = [people.is_true(each, marks) for each, marks in columns]
+        if way in ("draws", "accurate"):
+            features = judge.features(tokens, words, similar, objects, row["detected"])
+            found.rows[way] = [[features.row(token) for token in each] for each in tokens]
+            agreed = [0.0] * len(tokens) if similar is None else similar.consensus(tokens).tolist()
+            found.verdicts[way] = [
+                Judgement(0.0, 0.0, (), consensus, tuple(faults(each, objects)))
+                for each, consensus in zip(tokens, agreed, strict=True)
+            ]
+    return found
+
+
+def _caption(tokens: Sequence[str], log_probability: float) -> Caption:
+    return Caption(tuple(tokens), log_probability, 0, np.zeros((len(tokens), 1), np.float32))
+
+
+@dataclass(frozen=True)
+class People:
+    """What people said of a picture."""
+
+    words: set[str]
+    stems: set[str]
+    classes: set[str]
+    class_of: dict[str, str]
+
+    @classmethod
+    def of(cls, prepared: Any, image: int, class_of: dict[str, str]) -> "People":
+        units = {unit for caption in prepared.captions_of(image) for unit in prepared.units(caption)}
+        words = units | {word for unit in units for word in unit.split()}
+        return cls(
+            words, {stem(word) for word in words}, {class_of[w] for w in words if w in class_of}, class_of
+        )
+
+    def bears_out(self, token: str) -> bool:
+        return (
+            token in self.words or stem(token) in self.stems or self.class_of.get(token, "") in self.classes
+        )
+
+    def is_true(self, tokens: Sequence[str], marks: Sequence[bool]) -> bool:
+        wrong = [token for token, mark in zip(tokens, marks, strict=True) if not mark and is_content(token)]
+        return len(wrong) <= 1 and not any(token in self.class_of for token in wrong)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--pictures", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--model", default="shipped")
+    parser.add_argument(
+        "--regions", type=Path, help="a store of the model's recipe; without it, they are found"
+    )
+    parser.add_argument("--count", type=int, default=2000)
+    collect(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()
