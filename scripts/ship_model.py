@@ -16,6 +16,7 @@ import yaml
 from coscap.data.collate import region_batch
 from coscap.export.onnx import add_graphs
 from coscap.models import Pretrained, load_pretrained, save_pretrained
+from coscap.shipped import detector_name, model_folder
 from coscap.text.vocabulary import START
 from coscap.vision.detectors import load_detector
 from coscap.vision.pictures import open_picture
@@ -30,7 +31,7 @@ def main() -> None:
     )
     parser.add_argument("run", type=Path)
     run = parser.parse_args().run
-    best = load_pretrained(run / "best")
+    best = load_pretrained(model_folder(run))
     save_pretrained(
         best.model,
         TARGET,
@@ -65,7 +66,8 @@ def validation(run: Path) -> dict[str, float]:
 @torch.inference_mode()
 def difference(one: Pretrained, other: Pretrained) -> float:
     picture = open_picture(ROOT / "examples" / "cat.jpg")
-    regions = region_batch(load_detector().regions([picture]))
+    detector = load_detector(detector_name(one.recipe, "the model"))
+    regions = region_batch(detector.regions([picture]))
     logs = []
     for loaded in (one, other):
         state = loaded.model.start(regions, 8, seed=1)

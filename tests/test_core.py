@@ -283,6 +283,8 @@ def test_a_mistyped_path_is_not_looked_up_on_a_hub(tmp_path: Path, monkeypatch: 
     assert hub_name("owner/name") == ("owner/name", None)
     assert hub_name("owner/name@0123abc") == ("owner/name", "0123abc")
     monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"runs/nosuch does not exist, and there is no folder runs here"):
+        hub_name("runs/nosuch")
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     (tmp_path / "runs" / "file").write_text("")
     with pytest.raises(UserError, match=r"runs/nosuch does not exist: .*it has mine"):

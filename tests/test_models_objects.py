@@ -7,13 +7,16 @@ import pytest
 import torch
 
 from coscap.data.batch import Batch
+from coscap.errors import UserError
 from coscap.models import CosCvae, build_model, preset
 from coscap.models.cos_cvae import Segments
-from coscap.models.latents import Latents
+from coscap.models.latents import Gaussian, Latents, kl
+from coscap.models.region_prior import RegionMixture, mixture_kl
 from coscap.text.vocabulary import END, PAD, SLOT, START
 from models_batch import make_batch
 
 VOCABULARY = 20
+PRIORS = pytest.mark.parametrize("over", ["gaussian", "regions"])
 NAMED = torch.arange(VOCABULARY) >= 14  # these tokens name objects
 
 
@@ -67,8 +70,9 @@ def test_segments_are_those_of_a_loop() -> None:
         assert found.objects[row, : len(named) + 1].tolist() == [*named, END]
 
 
-def test_a_caption_costs_the_same_alone_and_in_a_batch() -> None:
-    model, given = tiny(), batch()
+@PRIORS
+def test_a_caption_costs_the_same_alone_and_in_a_batch(over: str) -> None:
+    model, given = tiny(object_prior_over=over), batch()
     keys = torch.arange(5) * 7 + 3
     whole = model.loss(given, keys=keys)
     assert (whole.kl_object > 0).all()
@@ -86,8 +90,9 @@ def test_a_caption_costs_the_same_alone_and_in_a_batch() -> None:
             assert getattr(one, name)[0].item() == pytest.approx(getattr(whole, name)[row].item(), rel=1e-4)
 
 
-def test_word_by_word_under_given_latents_gives_the_teacher_forced_probabilities() -> None:
-    model, given = tiny(), batch()
+@PRIORS
+def test_word_by_word_under_given_latents_gives_the_teacher_forced_probabilities(over: str) -> None:
+    model, given = tiny(object_prior_over=over), batch()
     keys = torch.arange(5)
     terms = model.loss(given, keys=keys)
     known = model.encode(given, keys=keys)
@@ -117,8 +122,9 @@ def test_word_by_word_under_given_latents_gives_the_teacher_forced_probabilities
         )  # type: ignore[index]
 
 
-def test_z_of_objects_stays_until_the_object_was_named() -> None:
-    model, given = tiny(), batch()
+@PRIORS
+def test_z_of_objects_stays_until_the_object_was_named(over: str) -> None:
+    model, given = tiny(object_prior_over=over), batch()
     state = model.start(given.pictures, 2, seed=3)
     values = []
     for token in (START, 7, 8, 15, 9):
@@ -130,11 +136,85 @@ def test_z_of_objects_stays_until_the_object_was_named() -> None:
     assert torch.equal(values[3], values[4])
 
 
-def test_gradients_reach_posterior_prior_and_words() -> None:
-    model = tiny(object_head="slots").train()
+@PRIORS
+def test_gradients_reach_posterior_prior_and_words(over: str) -> None:
+    model = tiny(object_head="slots", object_prior_over=over).train()
     terms = model.loss(batch(), keys=torch.arange(5))
     terms.objective().backward()
     for part in (model.object_posterior, model.object_prior, model.object_head, model.decoder):
         assert part is not None and all(
             p.grad is not None and bool(p.grad.abs().sum() > 0) for p in part.parameters() if p.dim() > 1
         )
+
+
+def mixtures(rows: int = 3, regions: int = 4, latent: int = 2) -> RegionMixture:
+    """Of rows that belong to two pictures, the second of which has a region less."""
+    torch.manual_seed(1)
+    scores = torch.randn(rows, 1 + regions)
+    owners = torch.arange(rows) % 2
+    scores[owners == 1, -1] = float("-inf")
+    return RegionMixture(
+        log_weights=torch.log_softmax(scores, dim=1),
+        other=Gaussian(torch.randn(rows, latent), torch.randn(rows, latent)),
+        means=3 * torch.randn(2, regions, latent),
+        log_variance=torch.tensor([-0.5, 0.3]),
+        owners=owners,
+    )
+
+
+def components(p: RegionMixture, row: int) -> list[tuple[float, torch.distributions.Distribution]]:
+    """Weight and distribution of each component of a row."""
+    normal = torch.distributions.Normal
+    found = [(p.other.mean[row], p.other.log_variance[row])]
+    found += [(mean, p.log_variance) for mean in p.means[p.owners[row]]]
+    return [
+        (float(weight.exp()), torch.distributions.Independent(normal(mean, (variance / 2).exp()), 1))
+        for weight, (mean, variance) in zip(p.log_weights[row], found, strict=True)
+    ]
+
+
+def test_the_cost_of_a_mixture_bounds_its_divergence_and_is_exact_for_one_component() -> None:
+    p = mixtures()
+    q = Gaussian(p.means[p.owners, 1] + 0.3, torch.full((3, 2), -1.0))
+    found = mixture_kl(q, p)
+    assert found.shape == (3, 3)
+    for row in range(3):
+        parts = components(p, row)
+        mine = torch.distributions.Independent(
+            torch.distributions.Normal(q.mean[row], (q.log_variance[row] / 2).exp()), 1
+        )
+        each = [
+            weight * torch.exp(-torch.distributions.kl_divergence(mine, other)) for weight, other in parts
+        ]
+        assert float(found[row].sum()) == pytest.approx(-float(torch.stack(each).sum().log()), rel=1e-5)
+        drawn = mine.sample((20_000,))
+        density = sum(weight * other.log_prob(drawn).exp() for weight, other in parts if weight)
+        divergence = float((mine.log_prob(drawn) - density.log()).mean())
+        assert float(found[row].sum()) >= divergence - 0.03  # by 20,000 draws
+    alone = replace(p, log_weights=torch.full((3, 5), -torch.inf).index_fill(1, torch.tensor([0]), 0.0))
+    expected = torch.cat([kl(q, p.other), torch.zeros(3, 1)], dim=1)
+    assert torch.allclose(mixture_kl(q, alone), expected, atol=1e-5)
+
+
+def test_draws_of_a_mixture_follow_its_weights_and_sharpen_with_the_temperature() -> None:
+    p = mixtures(rows=1)
+    p = replace(p, other=Gaussian(torch.full((1, 2), 50.0), p.other.log_variance), means=10 * p.means)
+    torch.manual_seed(2)
+    many = 4_000
+    row = torch.zeros(many, dtype=torch.long)
+    other = Gaussian(p.other.mean[row], p.other.log_variance[row])
+    wide = replace(p, log_weights=p.log_weights[row], other=other, owners=row)
+    noise = torch.randn(many, p.noise_width)
+    places = torch.cat([p.other.mean, p.means[0]])  # far apart, so that a draw tells its component
+    for temperature in (1.0, 0.5):
+        drawn = wide.sample(noise, temperature)
+        shares = torch.bincount(torch.cdist(drawn, places).argmin(1), minlength=5) / many
+        expected = torch.softmax(p.log_weights[0] / temperature, dim=0)
+        assert torch.allclose(shares, expected, atol=0.03)
+    likeliest = int(p.log_weights[0].argmax())
+    assert torch.allclose(p.sample(torch.zeros(1, p.noise_width), 0.0), places[likeliest : likeliest + 1])
+
+
+def test_a_prior_over_regions_needs_a_latent_for_each_object() -> None:
+    with pytest.raises(UserError, match="object_latent_per: object"):
+        tiny(object_prior_over="regions", object_latent_per="word")

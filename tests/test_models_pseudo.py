@@ -7,7 +7,8 @@ import torch
 
 from coscap.data.batch import Batch
 from coscap.models import CosCvae, ModelConfig
-from coscap.models.pseudo import SlotTokens, detected_tokens, pseudo_loss
+from coscap.models.cos_cvae import PriorDraws
+from coscap.models.pseudo import SlotFiller, SlotTokens, detected_tokens, pseudo_loss
 from coscap.text.vocabulary import SLOT, SLOTS
 from models_batch import make_batch, make_regions
 
@@ -158,3 +159,45 @@ def test_pseudo_captions_do_not_depend_on_the_batch() -> None:
     others, other_words = pseudo_loss(model, turned, FILL, keys=KEYS[order])
     assert torch.equal(other_words, words[order])
     torch.testing.assert_close(others.reconstruction, parts.reconstruction[order])
+
+
+def test_the_region_that_z_o_stands_for_fills_the_slot() -> None:
+    batch = sure_of(0)
+    context = torch.full_like(batch.context, SLOT)  # every word a slot
+    model = make_model(object_latent_per="object", object_prior_over="regions")
+    forced = model.teacher_force(replace(batch, context=context), None, KEYS)
+    filler = SlotFiller(forced, FILL, batch.pictures.mask.shape[1])
+    attention = torch.tensor([0.9, 0.05, 0.03, 0.01, 0.01]).expand(len(KEYS), -1)
+
+    def filled(t: int, chosen: int) -> set[int]:
+        n = forced.packing.sizes[t]
+        return set(filler.fill(t, attention[:n], torch.full((n,), chosen)).tolist())
+
+    assert filled(0, 2) == {8}  # though the detector is sure of region 0, and it is attended to
+    assert filled(1, 2) == {6}  # region 2 has filled a slot already
+    assert filled(2, 3) == {7}  # region 3 has no name, region 0 is in use by now
+
+
+def test_pseudo_captions_name_what_a_prior_over_regions_chose() -> None:
+    model = make_model(object_latent_per="object", object_prior_over="regions").eval()
+    batch = sure_of(0)
+    model.object_tokens[6:13] = True
+    forced = model.teacher_force(batch, None, KEYS)
+    known = model.posteriors(forced, "prior")
+    draws, chosen = PriorDraws(model, forced, known.context), []
+    for t, (start, end) in enumerate(forced.packing.blocks):
+        tokens = forced.previous[start:end]
+        draws.step(t, tokens, model.prior_words(tokens))
+        chosen.append(draws.chosen)
+    slots = [[t for t, unit in enumerate(row) if unit in (SLOT, SLOTS)] for row in batch.context.tolist()]
+    first = {row: places[0] for row, places in enumerate(slots) if places}
+    terms, words = pseudo_loss(model, batch, FILL, keys=KEYS)
+    rows = forced.packing.order.tolist()
+    seen = 0
+    for place, row in ((place, row) for place, row in enumerate(rows) if row in first):
+        region = int(chosen[first[row]][place])
+        if 0 <= region < 3:  # the others have no name
+            table = FILL.singular if batch.context[row, first[row]] == SLOT else FILL.plural
+            assert int(words[row, first[row]]) == int(table[region])
+            seen += 1
+    assert seen and torch.isfinite(terms.reconstruction).all()

@@ -98,6 +98,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "output_width": 8, "geometry": True, "region_norm": True,
     },
     "object_latent_per": {"object_latent_per": "object", "label_words": True, "region_words": 3, "word_regions": 1},
+    "object_prior_over": {"object_prior_over": "regions", "object_latent_per": "object", "object_latent_to": ["query"]},
     "seq_cvae": {"kind": "seq_cvae", "temperature_mode": "power", "grid": False},
     "seq_cvae_mean": {"kind": "seq_cvae", "decoder": "mean"},
     "updown": {"kind": "updown", "mean_over": "detections", "detections": 1},

@@ -173,3 +173,18 @@ def test_extras_are_those_of_the_package() -> None:
     core = {each.split(">")[0].split("=")[0] for each in project["dependencies"]}
     assert core == {"numpy", "pillow", "onnxruntime", "typer", "rich", "pydantic"}
     assert set(EXTRAS) <= set(project["optional-dependencies"])
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("sha256", None), ("sha256", {"../model.safetensors": "0"}), ("sha256", {}), ("recipe", 5),
+        ("recipe", {"name": 5}), ("latents", {"context": -1}), ("states", {"context_z": 10**30}),
+        ("temperature_mode", "warm"),
+    ],
+)  # fmt: skip
+def test_a_manifest_that_no_export_writes_is_one_sentence(folder: Path, field: str, value: object) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, field: value}))
+    with pytest.raises(UserError, match=r"manifest\.json"):
+        load_runtime(folder)

@@ -20,6 +20,7 @@ def save_tiny_model(path: Path, kind: str = "cos_cvae") -> Path:
     config = dict(
         attention_lstm=16, language_lstm=16, region_projection=16, attention_width=8, context_posterior=8,
         object_posterior=8, context_prior=8, object_prior=8, classes=len(recipe.classes),
+        region_words=len(recipe.words),
     )  # fmt: skip
     model = build_model(
         preset("small", kind=kind, vocabulary=len(vocabulary), region_width=recipe.width, **config)

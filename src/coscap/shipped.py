@@ -57,12 +57,12 @@ def load_model(
 
 def detector_name(recipe: Recipe | None, source: str) -> str:
     """The name of the detector that makes regions of a recipe."""
-    from coscap.vision.builtin import EYES, RECIPE, tuned_recipe
+    from coscap.vision.builtin import RECIPE, is_of_package
 
-    if recipe is None or recipe.name == RECIPE.name:
+    if recipe is None or is_of_package(recipe):
         return "builtin"
-    if (EYES / "words.json").is_file() and recipe == tuned_recipe(EYES, recipe.words):
-        return "builtin:words"
+    if recipe.name == RECIPE.name:
+        return "builtin:imagenet"
     kind, _, rest = recipe.name.partition(":")
     name = rest.rpartition("@")[0]
     if kind in ("torchvision", "hf") and name and (kind == "torchvision" or "/" in name):

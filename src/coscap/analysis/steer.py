@@ -57,8 +57,8 @@ class Writer:
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Of z^m and z^o."""
-        return self.model.config.context_latent, self.model.config.object_latent
+        """How many numbers the noise of z^m and of z^o has."""
+        return self.model.noise_widths
 
     @property
     def device(self) -> torch.device:

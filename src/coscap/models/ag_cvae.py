@@ -17,7 +17,7 @@ from coscap.models.decoder import DecodeState, UpDownDecoder
 from coscap.models.kernels import UniqueTokens
 from coscap.models.latents import Gaussian, Latents, LatentState, kl
 from coscap.models.once import CaptionEncoder, CaptionLatentModel
-from coscap.models.regions import RegionValues
+from coscap.models.regions import RegionValues, greatest_scores
 
 
 class AgCvae(CaptionLatentModel):
@@ -103,11 +103,7 @@ class AgCvae(CaptionLatentModel):
 def category_weights(regions: RegionValues, classes: int) -> Tensor:
     """c (P, C + 1): the greatest score of each detected category, divided by their sum; the last weight is 1 where
     nothing was detected, otherwise 0."""
-    assert regions.labels is not None and regions.scores is not None
-    detected = regions.mask & (regions.labels >= 0) & (regions.labels < classes)
-    scores = torch.where(detected, regions.scores, 0)
-    labels = torch.where(detected, regions.labels, classes)
-    best = scores.new_zeros(len(labels), classes + 1).scatter_reduce(1, labels, scores, "amax")
-    total = best.sum(1, keepdim=True)  # what is not detected has score 0
-    best[:, classes:] = torch.where(total > 0, 0.0, 1.0)
+    best = greatest_scores(regions, classes)
+    nothing = (best.sum(1, keepdim=True) <= 0).to(best.dtype)
+    best = torch.cat([best, nothing], dim=1)
     return best / best.sum(1, keepdim=True)

@@ -28,6 +28,7 @@ from coscap.models.kernels import (
 )
 from coscap.models.latents import Latents, LatentState, Prior
 from coscap.models.noise import NoiseSource, row_keys
+from coscap.models.region_prior import RegionComponents
 from coscap.models.regions import RegionEncoder, RegionValues, label_tokens
 from coscap.text.objects import ObjectClasses
 from coscap.text.vocabulary import SLOT, SLOTS, START, UNK, Vocabulary
@@ -48,7 +49,7 @@ class LossTerms:
     extra: Tensor  # (B,) further losses of a kind of model, their weights included
     words: Tensor  # (B,) words scored, END included
     context_dimensions: Tensor  # (Zm,) KL of each dimension, a mean over words, without gradient
-    object_dimensions: Tensor  # (Zo,)
+    object_dimensions: Tensor  # (Zo,); where p(z^o) is over regions, one more: the choice of the region
 
     def objective(self, kl_context: float = 1.0, kl_object: float = 1.0, extra: float = 1.0) -> Tensor:
         """The mean over the captions of their sums over words; a gradient for each caption of the batch
@@ -115,6 +116,7 @@ class LatentStart:
     objects: LatentState | None = None
     context_gates: Tensor | None = None
     object_gates: Tensor | None = None
+    object_components: RegionComponents | None = None
 
 
 class CaptionModel(nn.Module, ABC):
@@ -124,6 +126,8 @@ class CaptionModel(nn.Module, ABC):
     draws: ClassVar[bool] = True  # captions of a picture differ by draws of latents
     splits_objects: ClassVar[bool] = False  # z^m and z^o can be held, moved and exchanged apart
     learns_from_pseudo: ClassVar[bool] = False  # `coscap.models.pseudo` can fill slots with it
+    reads_text: ClassVar[bool] = False  # it learns from sentences without pictures, as `LanguageModel` does
+    exports: ClassVar[bool] = True  # `coscap.export` has graphs of it
     embeds_words: ClassVar[bool] = True  # posteriors and priors read words, besides the decoder
     own_settings: ClassVar[tuple[str, ...]] = ()  # fields of ModelConfig that only some kinds know
 
@@ -145,6 +149,11 @@ class CaptionModel(nn.Module, ABC):
     def latent_widths(cls, config: ModelConfig) -> tuple[int, int]:
         """Widths of z^m_t (or of all of z_t) and of z^o_t; 0 where there is none."""
         return 0, 0
+
+    @property
+    def noise_widths(self) -> tuple[int, int]:
+        """How many normals a draw of z^m_t and of z^o_t takes; 0 where there is none."""
+        return self.latent_widths(self.config)
 
     @classmethod
     def check(cls, config: ModelConfig) -> None:
@@ -199,6 +208,10 @@ class CaptionModel(nn.Module, ABC):
             forced.packing,
             self.attention_dropout(forced),
         )
+        return self.score(forced, latents, self.drop_output(forced, hidden))
+
+    def score(self, forced: TeacherForcedBatch, latents: InferredLatents, hidden: Tensor) -> LossTerms:
+        """The terms of a batch whose hidden states are known; hidden: (N, Hl)"""
         return self.loss_terms(forced, latents, self.reconstruction(forced, hidden, latents))
 
     @abstractmethod
@@ -250,14 +263,17 @@ class CaptionModel(nn.Module, ABC):
             return None
         return forced.noise.dropout(ATTENTION_DROPOUT, rate, self.config.attention_lstm)
 
+    def drop_output(self, forced: TeacherForcedBatch, hidden: Tensor) -> Tensor:
+        """h^lang as the output layer reads it, in training with dropout; (N, Hl) -> (N, Hl)"""
+        rate = self.config.output_dropout
+        if not self.training or not rate:
+            return hidden
+        return hidden * forced.noise.dropout(OUTPUT_DROPOUT, rate, hidden.shape[1])
+
     def reconstruction(self, forced: TeacherForcedBatch, hidden: Tensor, latents: InferredLatents) -> Tensor:
-        """-log p(x_t | x_{<t}, z_{<=t}, I) of each word, (N,); hidden: (N, Hl)"""
-        rate, smoothing = self.config.output_dropout, self.config.label_smoothing
-        if self.training and rate:
-            hidden = hidden * forced.noise.dropout(OUTPUT_DROPOUT, rate, hidden.shape[1])
-        scored: Tensor = self.output(
-            hidden, latents.objects, forced.targets, smoothing if self.training else 0.0
-        )
+        """-log p(x_t | x_{<t}, z_{<=t}, I) of each word, (N,); hidden: (N, Hl) after dropout"""
+        smoothing = self.config.label_smoothing if self.training else 0.0
+        scored: Tensor = self.output(hidden, latents.objects, forced.targets, smoothing)
         return scored
 
     def loss_terms(
@@ -335,8 +351,10 @@ class CaptionModel(nn.Module, ABC):
             shared=Shared(
                 width=regions.mask.shape[1],
                 regions=self.decoder.encode(encoded, draws),
+                pictures=encoded,
                 context_gates=first.context_gates,
                 object_gates=first.object_gates,
+                object_components=first.object_components,
                 temperatures=pair,
                 mode=temperature_mode or self.config.temperature_mode,
                 transposed=self._transposed if rows >= MANY and not self.training else TransposedViews(),

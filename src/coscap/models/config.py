@@ -17,9 +17,12 @@ class ModelConfig(BaseModel):
     kind: str = "cos_cvae"
     """Which model: cos_cvae (the context-object split), seq_cvae (one latent sequence), ag_cvae (one latent a caption,
     prior from the detected categories), pos (part-of-speech templates), lnfmm (shared and text's latent,
-    priors by normalising flows), updown (no latents)."""
+    priors by normalising flows), updown (no latents), lstm_p (updown that may copy the name of a detected object),
+    nbt (words of a template, or a region and then its name), dcc (a language model and a classifier of words, each
+    learnt by itself), noc (pictures, text and captions learn the same words)."""
     decoder: str = "updown"
-    """Which decoder: updown (attention over regions), mean (one LSTM on the mean feature, without attention)."""
+    """Which decoder: updown (attention over regions), mean (one LSTM on the mean feature, without attention),
+    text (one LSTM that reads words alone, for a dcc or noc)."""
     vocabulary: int = Field(10_000, ge=7)
     """Entries of the vocabulary, the six special ones included."""
 
@@ -97,6 +100,9 @@ class ModelConfig(BaseModel):
     """Hidden size of p(z^m)'s LSTM."""
     object_prior: int = Field(256, ge=1)
     """Hidden size of p(z^o)'s LSTM."""
+    object_prior_over: Literal["gaussian", "regions"] = "gaussian"
+    """p(z^o) is one Gaussian (paper), or a mixture with a component for each region of the picture, so that a draw
+    chooses something that is there (needs object_latent_per: object)."""
     object_prior_sees: Literal["current", "previous"] = "current"
     """p(z^o_t) is given z^m_t (eq. 4) or z^m_{t-1} (the paper's appendix)."""
     initial_log_variance: float = 0.0
@@ -119,6 +125,18 @@ class ModelConfig(BaseModel):
     """Part-of-speech templates of a pos model."""
     template_choice: Literal["likeliest", "gumbel"] = "likeliest"
     """Which templates the captions of a picture follow: the likeliest ones, or a sample without replacement."""
+
+    concepts: int = Field(300, ge=1)
+    """Words that a dcc or noc looks for in a picture besides the classes: those that most training pictures have."""
+    concept_weight: float = Field(0.1, ge=0)
+    """Weight of the loss of finding them."""
+    coverage_weight: float = Field(0.3, ge=0)
+    """Weight of an lstm_p's coverage of the detected objects that a caption names."""
+    finer_names: int = Field(8, ge=1)
+    """Words of a class that an nbt may choose from, of each number: those that training captions have most often."""
+    pointer_weight: float = Field(1.0, ge=0)
+    """Weight of what teaches an nbt to take the names of detected objects from regions and all other words from the
+    vocabulary; 1 is the published loss."""
 
     word_dropout: float = Field(0.0, ge=0, le=1)
     """In training, the share of the decoder's input words that are replaced by <unk>."""

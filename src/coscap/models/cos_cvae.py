@@ -19,9 +19,10 @@ from coscap.models.base import (
 )
 from coscap.models.config import ModelConfig
 from coscap.models.decoder import DecodeState, UpDownDecoder
-from coscap.models.kernels import Packing, TransposedViews, UniqueTokens
+from coscap.models.kernels import Packing, RowGroups, TransposedCopies, TransposedViews, UniqueTokens
 from coscap.models.latents import Gaussian, Latents, LatentState, ObjectPosterior, Prior, PriorState, kl
 from coscap.models.noise import NoiseSource
+from coscap.models.region_prior import RegionComponents, RegionMixture, RegionPrior, mixture_kl
 from coscap.models.regions import RegionValues
 from coscap.models.seq_cvae import SequentialModel, unpacked
 from coscap.text.objects import ObjectClasses
@@ -53,7 +54,8 @@ class CosCvae(SequentialModel):
     def __init__(self, config: ModelConfig, decoder: type[UpDownDecoder] = UpDownDecoder) -> None:
         super().__init__(config, decoder)
         self.object_posterior = ObjectPosterior(config)
-        self.object_prior = Prior(
+        prior = RegionPrior if config.object_prior_over == "regions" else Prior
+        self.object_prior = prior(
             config.word_width,
             config.context_latent + config.object_latent,
             config.value_width,
@@ -67,6 +69,19 @@ class CosCvae(SequentialModel):
     @classmethod
     def latent_widths(cls, config: ModelConfig) -> tuple[int, int]:
         return config.context_latent, config.object_latent
+
+    @property
+    def noise_widths(self) -> tuple[int, int]:
+        return self.config.context_latent, self.object_noise_width
+
+    @property
+    def object_noise_width(self) -> int:
+        return self.config.object_latent + (self.config.object_prior_over == "regions")
+
+    @classmethod
+    def check(cls, config: ModelConfig) -> None:
+        if config.object_prior_over == "regions" and config.object_latent_per != "object":
+            raise ValueError("object_prior_over: regions needs object_latent_per: object")
 
     @property
     def latent_priors(self) -> dict[str, Prior]:
@@ -137,24 +152,33 @@ class CosCvae(SequentialModel):
         kl_context = kl(known.q_context, self.expect_context(forced, words, z_m))
         if z_o is None or known.q_objects is None:
             return InferredLatents(z_m, self.draw_objects(forced, words, z_m), kl_context)
-        p = self.expect_objects(forced, words, z_m, z_o)
+        h = self.read_objects(forced, words, z_m, z_o)  # (N, H)
         extra = None if self.object_head is None else self.object_head(z_o, forced)
         if known.segments is None:
+            p = Gaussian.of(self.object_prior.out(h))
             return InferredLatents(z_m, z_o, kl_context, kl(known.q_objects, p), extra)
         starts = known.segments.starts
-        each = kl(known.q_objects, Gaussian(p.mean[starts], p.log_variance[starts]))  # (M, Zo)
-        kl_object = torch.zeros_like(z_o).index_put((starts,), each)
+        each = self.object_kl(known.q_objects, h[starts], forced, forced.owners[starts])  # (M, Zo)
+        kl_object = each.new_zeros(len(z_o), each.shape[1]).index_put((starts,), each)
         drawn = torch.zeros(len(z_o), dtype=torch.bool, device=z_o.device).index_fill(0, starts, True)
         return InferredLatents(z_m, z_o, kl_context, kl_object, extra, drawn)
 
-    def expect_objects(
+    def read_objects(
         self, forced: TeacherForcedBatch, words: Tensor, context: Tensor, objects: Tensor
-    ) -> Gaussian:
-        """p(z^o_t | z^o_{<t}, z^m_{<=t}, x_{<t}, I). words: (N, D) embedded x_{t-1}"""
+    ) -> Tensor:
+        """What p(z^o_t | z^o_{<t}, z^m_{<=t}, x_{<t}, I) has read, (N, H). words: (N, D) embedded x_{t-1}"""
         packing = forced.packing
         latents = torch.cat([self.context_seen(context, packing), packing.shift(objects)], dim=1)
-        p: Gaussian = self.object_prior(words, latents, forced.regions.mean, forced.owners, packing)
-        return p
+        return self.object_prior.read(words, latents, forced.regions.mean, forced.owners, packing)
+
+    def object_kl(self, q: Gaussian, h: Tensor, forced: TeacherForcedBatch, owners: Tensor) -> Tensor:
+        """KL(q(z^o_k) || p(z^o_k)) of M objects. h: (M, H), owners: (M,) -> (M, Zo), with one column more for the
+        choice of the region where p is over regions."""
+        if isinstance(self.object_prior, RegionPrior):
+            groups = RowGroups.of(owners, len(forced.regions.mean))
+            components = self.object_prior.components(forced.regions)
+            return mixture_kl(q, self.object_prior.mixture(h, components, groups))
+        return kl(q, Gaussian.of(self.object_prior.out(h)))
 
     def context_seen(self, context: Tensor, packing: Packing) -> Tensor:
         """What p(z^o_t) sees of z^m: z^m_t (eq. 4) or z^m_{t-1} (appendix). context: (N, Zm) -> (N, Zm)"""
@@ -204,6 +228,7 @@ class CosCvae(SequentialModel):
                 given.lengths if given.object_lengths is None else given.object_lengths,
             ),
             object_gates=prior.gates.pictures(regions.mean),
+            object_components=prior.components(regions) if isinstance(prior, RegionPrior) else None,
         )
 
     def draw(self, tokens: UniqueTokens, state: DecodeState) -> tuple[LatentState | None, LatentState | None]:
@@ -217,12 +242,30 @@ class CosCvae(SequentialModel):
         inputs = prior.gates.rows(
             tokens, words, latents, shared.object_gates, state.groups.owners, shared.transposed
         )
-        p, after = prior.step(inputs, latent.prior, shared.transposed)
+        p, after = object_step(
+            prior, inputs, latent.prior, shared.transposed, shared.object_components, state.groups
+        )
         temperature, mode = shared.temperatures[1], shared.mode
         if self.config.object_latent_per == "object":
             anew = tokens.spread(self.names_object(tokens.ids) | (tokens.ids == START))
             return context, latent.draw_where(anew, p, after, OBJECT_NOISE, temperature, mode)
+        assert isinstance(p, Gaussian)
         return context, latent.draw(p, after, OBJECT_NOISE, state.step, temperature, mode)
+
+
+def object_step(
+    prior: Prior,
+    inputs: Tensor,
+    state: PriorState,
+    transposed: TransposedCopies,
+    components: RegionComponents | None,
+    groups: RowGroups,
+) -> tuple[Gaussian | RegionMixture, PriorState]:
+    """p(z^o) one word on; inputs: (N, 4 H) from `prior.gates`."""
+    if isinstance(prior, RegionPrior) and components is not None:
+        after = prior.advance(inputs, state, transposed)
+        return prior.mixture(after.h, components, groups), after
+    return prior.step(inputs, state, transposed)
 
 
 @dataclass(frozen=True)
@@ -267,23 +310,35 @@ class PriorDraws:
         self.names_object = model.names_object
         self.seen = model.context_seen(context, forced.packing)  # (N, Zm)
         self.gates = self.prior.gates.pictures(forced.regions.mean)  # (P, 4 H)
-        self.noise = forced.noise.normals(OBJECT_NOISE, self.config.object_latent)  # (N, Zo)
+        self.noise = forced.noise.normals(OBJECT_NOISE, model.object_noise_width)  # (N, Zo), or one more
         self.state = self.prior.start(forced.packing.sizes[0])
-        self.z = self.noise.new_zeros(forced.packing.sizes[0], self.noise.shape[1])
+        self.z = self.noise.new_zeros(forced.packing.sizes[0], self.config.object_latent)
+        self.chosen = torch.full(self.z.shape[:1], -1, device=self.z.device)  # the region that z^o stands for
+        self.components = (
+            self.prior.components(forced.regions) if isinstance(self.prior, RegionPrior) else None
+        )
 
     def step(self, t: int, tokens: Tensor, words: Tensor) -> Tensor:
         """tokens: (n,) x_{t-1} of the captions that have a word t, words: (n, D) embedded -> (n, Zo)"""
         start, end = self.forced.packing.blocks[t]
         n = end - start
         step = torch.cat([words, self.seen[start:end], self.z[:n]], dim=1)
-        inputs = self.prior.gates(step, self.gates, self.forced.owners[start:end])
+        owners = self.forced.owners[start:end]
+        inputs = self.prior.gates(step, self.gates, owners)
         before = PriorState(self.state.h[:n], self.state.c[:n])
-        p, self.state = self.prior.step(inputs, before, TransposedViews())
+        groups = RowGroups.of(owners, len(self.gates))
+        p, self.state = object_step(self.prior, inputs, before, TransposedViews(), self.components, groups)
         config = self.config
-        z = p.sample(self.noise[start:end], config.pseudo_temperature, config.temperature_mode)
+        noise = self.noise[start:end]
+        z = p.sample(noise, config.pseudo_temperature, config.temperature_mode)
+        chosen = self.chosen[:n]
+        if isinstance(p, RegionMixture):
+            chosen = p.choose(noise, config.pseudo_temperature)
         if t and config.object_latent_per == "object":
-            z = torch.where(self.names_object(tokens)[:, None], z, self.z[:n])
-        self.z = z
+            anew = self.names_object(tokens)
+            z = torch.where(anew[:, None], z, self.z[:n])
+            chosen = torch.where(anew, chosen, self.chosen[:n])
+        self.z, self.chosen = z, chosen
         return z
 
 

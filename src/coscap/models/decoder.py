@@ -35,6 +35,7 @@ from coscap.models.kernels import (
     uniform,
 )
 from coscap.models.latents import Latents, LatentState
+from coscap.models.region_prior import RegionComponents
 from coscap.models.regions import RegionValues
 from coscap.text.vocabulary import PAD, SLOT, SLOTS, START, UNK
 
@@ -239,7 +240,8 @@ class OutputLayer(nn.Module):
                 self.squeeze.weight.mul_(OUTPUT_LIFT)
         self.bias = nn.Parameter(torch.zeros(config.vocabulary)) if config.output_bias else None
 
-    def _last(self, hidden: Tensor, objects: Tensor | None) -> Tensor:
+    def last(self, hidden: Tensor, objects: Tensor | None = None) -> Tensor:
+        """What the vocabulary layer multiplies; (N, H) -> (N, O)"""
         if self.inlet and objects is not None:
             hidden = torch.cat([hidden, objects], dim=1)
         return hidden if self.squeeze is None else torch.tanh(self.squeeze(hidden))
@@ -248,7 +250,7 @@ class OutputLayer(nn.Module):
         self, hidden: Tensor, objects: Tensor | None, targets: Tensor, smoothing: float = 0.0
     ) -> Tensor:
         """-log p of each target. hidden: (N, H), objects: (N, Zo) or None, targets: (N,) -> (N,)"""
-        last = self._last(hidden, objects)
+        last = self.last(hidden, objects)
         never = torch.tensor(NEVER, device=last.device)
         return kernels.cross_entropy(last, self.weight, self.bias, targets, never, smoothing)
 
@@ -256,7 +258,7 @@ class OutputLayer(nn.Module):
         self, hidden: Tensor, objects: Tensor | None, transposed: TransposedCopies
     ) -> Tensor:
         """(N, V). <unk> keeps its share of the probability, but cannot be chosen."""
-        last, weight = self._last(hidden, objects), transposed(self.weight)
+        last, weight = self.last(hidden, objects), transposed(self.weight)
         if torch.compiler.is_exporting():  # the same with additions, which graphs are faster at
             bias = torch.zeros(weight.shape[1]) if self.bias is None else self.bias
             logits = torch.addmm(bias + _struck_out(NEVER, len(bias)), last, weight)
@@ -287,6 +289,8 @@ class Shared:
     temperatures: tuple[float, float]  # of z^m and z^o
     mode: str
     transposed: TransposedCopies
+    object_components: RegionComponents | None = None  # of a p(z^o) over regions
+    pictures: RegionValues | None = None  # of models whose words come from regions too; a graph has none
 
 
 @dataclass(frozen=True)

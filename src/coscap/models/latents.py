@@ -1,6 +1,7 @@
 """Latents: Gaussians, the priors (eq. 4), the posteriors (eq. 3c), and the values that were drawn."""
 
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,14 @@ from coscap.models.kernels import InputGates, Packing, TransposedCopies, uniform
 from coscap.models.noise import normals
 
 MEAN_LIFT = 4.0  # on initial weights, as in decoder.py: a mean lost in noise teaches the decoder to ignore it
+
+
+class Distribution(Protocol):
+    """What a latent is drawn from."""
+
+    @property
+    def noise_width(self) -> int: ...
+    def sample(self, noise: Tensor, temperature: float = 1.0, mode: str = "scale") -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,11 @@ class Gaussian(OnDevice):
         """parameters: (..., 2 Z), the mean and then the log variance, as a linear layer gives them."""
         mean, log_variance = parameters.chunk(2, dim=-1)
         return cls(mean, log_variance)
+
+    @property
+    def noise_width(self) -> int:
+        """How many normals a draw takes."""
+        return self.mean.shape[-1]
 
     def sample(self, noise: Tensor, temperature: float = 1.0, mode: str = "scale") -> Tensor:
         """mean + deviation * noise. The temperature multiplies the deviation (`scale`), or is an
@@ -85,8 +99,12 @@ class Prior(nn.Module):
         self, words: Tensor, latents: Tensor, mean: Tensor, owners: Tensor, packing: Packing
     ) -> Gaussian:
         """Whole captions. words: (N, D) embedded x_{t-1}, latents: (N, L), mean: (P, F), owners: (N,)"""
+        return Gaussian.of(self.out(self.read(words, latents, mean, owners, packing)))
+
+    def read(self, words: Tensor, latents: Tensor, mean: Tensor, owners: Tensor, packing: Packing) -> Tensor:
+        """The hidden states of whole captions, (N, H); arguments as in `forward`."""
         inputs = self.gates(torch.cat([words, latents], dim=1), self.gates.pictures(mean), owners)
-        return Gaussian.of(self.out(kernels.lstm(inputs, self.hidden, packing)))
+        return kernels.lstm(inputs, self.hidden, packing)
 
     def start(self, rows: int) -> PriorState:
         zeros = self.hidden.new_zeros(rows, self.hidden.shape[1])
@@ -96,8 +114,11 @@ class Prior(nn.Module):
         self, inputs: Tensor, state: PriorState, transposed: TransposedCopies
     ) -> tuple[Gaussian, PriorState]:
         """One word of each row; inputs: (N, 4 H) from `gates`."""
-        h, c = kernels.lstm_cell(torch.addmm(inputs, state.h, transposed(self.hidden)), state.c)
-        return Gaussian.of(self.out(h)), PriorState(h, c)
+        after = self.advance(inputs, state, transposed)
+        return Gaussian.of(self.out(after.h)), after
+
+    def advance(self, inputs: Tensor, state: PriorState, transposed: TransposedCopies) -> PriorState:
+        return PriorState(*kernels.lstm_cell(torch.addmm(inputs, state.h, transposed(self.hidden)), state.c))
 
 
 @dataclass(frozen=True)
@@ -132,12 +153,12 @@ class LatentState:
         return cls(PriorState(nothing, nothing), z, keys, given, lengths_given, condition=condition)
 
     def draw_where(
-        self, anew: Tensor, p: Gaussian, prior: PriorState, stream: int, temperature: float, mode: str
+        self, anew: Tensor, p: Distribution, prior: PriorState, stream: int, temperature: float, mode: str
     ) -> "LatentState":
         """The state one word on, with z drawn anew in the rows `anew` (N,) and kept in the others."""
         number = torch.zeros_like(self.keys) if self.drawn is None else self.drawn  # (N,)
         if self.noise is None:
-            noise = normals(self.keys, stream, number, self.z.shape[1]).to(p.mean.dtype)
+            noise = normals(self.keys, stream, number, p.noise_width).to(self.z.dtype)
         else:
             noise = _each(self.noise, number)
         z = p.sample(noise, temperature, mode)

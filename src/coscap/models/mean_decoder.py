@@ -45,10 +45,11 @@ class MeanDecoder(UpDownDecoder):
         inlets = [inlet for inlet in config.object_latent_to if inlet != "output"]
         if objects and inlets:
             raise ValueError(
-                f"decoder: mean has no {inlets[0]} that z^o could enter; leave {inlets[0]} out of object_latent_to"
+                f"decoder: {config.decoder} has no {inlets[0]} that z^o could enter; "
+                f"leave {inlets[0]} out of object_latent_to"
             )
         if config.attention_dropout:
-            raise ValueError("decoder: mean has no attention LSTM; set attention_dropout to 0")
+            raise ValueError(f"decoder: {config.decoder} has no attention LSTM; set attention_dropout to 0")
 
     def encode(self, regions: RegionValues, draws: int = 0) -> EncodedRegions:
         values, mask = regions.values, regions.mask

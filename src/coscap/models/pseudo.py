@@ -15,8 +15,10 @@ from coscap.models.base import LossTerms, TeacherForcedBatch
 from coscap.models.cos_cvae import CosCvae, Posteriors, PriorDraws
 from coscap.models.decoder import EncodedRegions
 from coscap.models.kernels import Tape
-from coscap.text.vocabulary import SLOTS, UNK
+from coscap.models.regions import or_else
+from coscap.text.vocabulary import PAD, SLOTS, START, UNK
 
+SLOT_NOISE = 6  # of a row: which class fills a slot, where it is drawn
 Feed = Literal["filled", "neighbour"]
 Objects = Literal["prior", "posterior"]
 
@@ -29,11 +31,48 @@ class SlotTokens(OnDevice):
     plural: Tensor  # (C,) for <s+>
 
 
+@dataclass(frozen=True)
+class Calibration(OnDevice):
+    """Scores as probabilities that people name what was detected: sigmoid(slope logit(rank) + intercept of the label).
+
+    The rank is a score's place among the scores of its label, 0..1, so that what a detector is unsure of counts too.
+    """
+
+    knots: Tensor  # (L, Q) rising quantiles of each label's scores
+    slope: Tensor  # ()
+    intercepts: Tensor  # (L,)
+
+    def __call__(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """scores, labels: (P, R) -> (P, R); a label below 0 keeps its score"""
+        known = labels.clamp(min=0)
+        below = (self.knots[known] < scores[..., None]).sum(-1)
+        rank = (below + 0.5) / (self.knots.shape[1] + 1)
+        found = torch.sigmoid(self.slope * torch.logit(rank) + self.intercepts[known])
+        return torch.where(labels >= 0, found.to(scores.dtype), scores)
+
+
+@dataclass(frozen=True)
+class SlotRule(OnDevice):
+    """How the regions that could fill a slot are compared. L labels: classes, then words of the recipe.
+
+    A region's weight is attention x score, times the factors that there are. With `draw` attention only chooses
+    among regions of the same label, and one of the labels is drawn by score and factors: a large thing that is always
+    attended to then leaves slots to others.
+    """
+
+    draw: bool = False
+    calibration: Calibration | None = None  # of the scores
+    rarity: Tensor | None = None  # (L,) factor of a label
+    left: Tensor | None = None  # (L, V) factor of a label beside the word (or slot) before
+    right: Tensor | None = None  # (L, V) the same of the word behind
+
+
 def pseudo_loss(
     model: CosCvae,
     batch: Batch,
     names: SlotTokens,
     *,
+    rule: SlotRule | None = None,
     feed: Feed = "filled",
     objects: Objects = "prior",
     keys: Tensor | None = None,
@@ -43,7 +82,7 @@ def pseudo_loss(
     `batch` holds the pictures with captions of *other* pictures: their words and their context y^m. `feed` says what
     the decoder reads after a slot: the object that was filled in, or the neighbour's own word (the authors' code).
     With objects="posterior" the latents z^o come from the weaker posterior q(z^o | C_k(I)); `batch.objects` are then
-    the classes that were detected in the picture.
+    the classes that were detected in the picture. `rule` says which region fills a slot; None: attention x score.
     """
     if keys is None:
         keys = torch.randint(2**62, (len(batch.rows),), device=batch.rows.device)
@@ -53,7 +92,7 @@ def pseudo_loss(
     known = model.posteriors(forced, objects)
     tape: Tape | None = None
     if feed == "filled":
-        filled, tape = _fill_slots(model, forced, known, regions, names, dropout)
+        filled, tape = _fill_slots(model, forced, known, regions, names, dropout, rule)
         forced = forced.with_targets(filled)
     latents = model.expect(forced, known)
     words = model.decoder_words(model.input_tokens(forced))
@@ -62,14 +101,14 @@ def pseudo_loss(
     )
     scored = forced
     if feed == "neighbour":
-        filler = SlotFiller(forced, names, attention.shape[1])
+        filler = SlotFiller(forced, names, attention.shape[1], rule)
         blocks = enumerate(forced.packing.blocks)
         scored = forced.with_targets(
             torch.cat([filler.fill(t, attention[start:end]) for t, (start, end) in blocks])
         )
         if latents.extra is not None and latents.objects is not None and model.object_head is not None:
             latents = replace(latents, extra=model.object_head(latents.objects, scored))
-    reconstruction = model.reconstruction(scored, hidden, latents)
+    reconstruction = model.reconstruction(scored, model.drop_output(scored, hidden), latents)
     return model.loss_terms(forced, latents, reconstruction), forced.packing.unpack(scored.targets)
 
 
@@ -81,12 +120,13 @@ def _fill_slots(
     regions: EncodedRegions,
     names: SlotTokens,
     dropout: Tensor | None,
+    rule: SlotRule | None = None,
 ) -> tuple[Tensor, Tape]:
     """The filled captions (N,), each word read after the slots before it were filled, and the decoder's
     tape, so that the pass with gradients need not run it again."""
     packing = forced.packing
     tape = model.decoder.tape(regions, forced.batch.rows, packing)
-    filler = SlotFiller(forced, names, regions.cell.keys.shape[1])
+    filler = SlotFiller(forced, names, regions.cell.keys.shape[1], rule)
     draws = PriorDraws(model, forced, known.context) if known.objects is None else None
     dropped = model.dropped_words(forced)
     filled = forced.targets.clone()  # (N,)
@@ -109,38 +149,82 @@ def _fill_slots(
             forced.owners[here],
             None if dropout is None else dropout[here],
         )
-        previous = filled[here] = filler.fill(t, attention)
+        previous = filled[here] = filler.fill(t, attention, None if draws is None else draws.chosen)
     return filled, tape
 
 
 class SlotFiller:
     """Fills the slots of a batch's captions, word by word, with the region attended to that has a name.
 
-    Regions are compared by attention times the detector's score: 84 % of the objects filled in are then
+    Where z^o stands for a region (a prior over regions) and there is no rule, that region fills the slot: what z^o says
+    is named.
+    Otherwise regions are compared by attention times the detector's score: 84 % of the objects filled in are then
     named by people who captioned the picture, 83 % by attention alone (`scripts/slot_study.py`). A region
     fills one slot of a caption; only when a picture has no other left does one serve again. A slot
     that nothing can fill keeps the neighbour's own word.
     """
 
-    def __init__(self, forced: TeacherForcedBatch, names: SlotTokens, regions: int) -> None:
-        pictures, self.forced, self.slots = forced.batch.pictures, forced, forced.slots
+    def __init__(
+        self, forced: TeacherForcedBatch, names: SlotTokens, regions: int, rule: SlotRule | None = None
+    ) -> None:
+        pictures, self.forced, self.slots, self.rule = forced.batch.pictures, forced, forced.slots, rule
         self.names = region_tokens(pictures, names)[..., :regions]  # (2, P, R)
+        self.labels = pictures.labels[:, :regions]  # (P, R)
         self.scores = pictures.scores[:, :regions]  # (P, R)
         captions = forced.packing.sizes[0]
         self.used = torch.zeros(captions, regions, dtype=torch.bool, device=self.scores.device)
+        if rule is not None:
+            if rule.calibration is not None:
+                self.scores = rule.calibration(self.scores, self.labels)
+            packing, context = forced.packing, forced.context
+            first = context.new_full((captions,), START)
+            self.before = torch.cat([first, context[packing.previous]])  # (N,) the word or slot before
+            self.behind = torch.full_like(context, PAD).index_copy(0, packing.previous, context[captions:])
+            self.chance = forced.noise.uniforms(SLOT_NOISE, 1)[:, 0] if rule.draw else None  # (N,)
 
-    def fill(self, t: int, attention: Tensor) -> Tensor:
-        """attention: (n, R) at word t of the captions that have one -> their words, (n,)"""
+    def fill(self, t: int, attention: Tensor, chosen: Tensor | None = None) -> Tensor:
+        """attention: (n, R) at word t of the captions that have one, chosen: (n,) the region that z^o stands for, or -1
+        -> their words, (n,)"""
         start, end = self.forced.packing.blocks[t]
         n, owners = end - start, self.forced.owners[start:end]
         plural = (self.forced.context[start:end] == SLOTS)[:, None]
         names = torch.where(plural, self.names[1][owners], self.names[0][owners])  # (n, R)
-        weight = attention * self.scores[owners] - 2.0 * self.used[:n]  # regions in use come last
-        best = weight.masked_fill(names < 0, -4.0).argmax(1)  # (n,)
+        if self.rule is None:
+            weight = attention * self.scores[owners] - 2.0 * self.used[:n]  # regions in use come last
+            if chosen is not None:
+                weight = weight + (torch.arange(weight.shape[1], device=weight.device) == chosen[:, None])
+            best = weight.masked_fill(names < 0, -4.0).argmax(1)  # (n,)
+        else:
+            best = self._choose(self.rule, slice(start, end), attention, names >= 0)
         name = names.gather(1, best[:, None])[:, 0]
         filled = self.slots[start:end] & (name >= 0)
         self.used[:n] |= filled[:, None] & torch.nn.functional.one_hot(best, self.used.shape[1]).bool()
         return torch.where(filled, name, self.forced.targets[start:end])
+
+    def _choose(self, rule: SlotRule, here: slice, attention: Tensor, named: Tensor) -> Tensor:
+        """The region for each row by a rule; attention, named: (n, R) -> (n,)"""
+        owners = self.forced.owners[here]
+        labels, scores = self.labels[owners], self.scores[owners]  # (n, R)
+        free = or_else(named & ~self.used[: len(owners)], named)  # regions in use come last
+        known = labels.clamp(min=0)
+        factor = torch.ones_like(scores)
+        if rule.rarity is not None:
+            factor = factor * rule.rarity[known]
+        if rule.left is not None:
+            factor = factor * rule.left[known, self.before[here, None]]
+        if rule.right is not None:
+            factor = factor * rule.right[known, self.behind[here, None]]
+        looked_at = (attention * scores).masked_fill(~free, -1.0)
+        if self.chance is None:
+            return (looked_at * factor).masked_fill(~free, -1.0).argmax(1)
+        same = labels[:, :, None] == labels[:, None, :]  # (n, R, R)
+        places = torch.arange(labels.shape[1], device=labels.device)
+        ahead = looked_at[:, None, :] > looked_at[:, :, None]
+        ahead |= (looked_at[:, None, :] == looked_at[:, :, None]) & (places[None] < places[:, None])
+        first = free & ~(same & ahead).any(2)  # the most attended region of each label
+        total = (scores * factor).masked_fill(~first, 0.0).double().cumsum(1)
+        wanted = self.chance[here, None].double() * total[:, -1:]
+        return (total <= wanted).sum(1).clamp(max=labels.shape[1] - 1)
 
 
 def region_tokens(regions: RegionBatch, names: SlotTokens) -> Tensor:

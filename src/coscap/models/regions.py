@@ -122,6 +122,39 @@ def label_tokens(recipe: Recipe, objects: ObjectClasses, vocabulary: Vocabulary)
     return torch.tensor(vocabulary.encode([*names, *recipe.words]), dtype=torch.long)
 
 
+def name_tokens(recipe: Recipe, objects: ObjectClasses, vocabulary: Vocabulary) -> Tensor:
+    """(C + W, 2) the tokens that name one and several of what a label stands for; -1 where the vocabulary has none.
+
+    A class is called as in captions; the detector's classes are matched by name. A word of a recipe names something
+    where it is a word of one of the classes.
+    """
+    known = {each.name: each for each in objects.classes}
+    ones = {word for each in objects.classes for word in each.words}
+    many = {word for each in objects.classes for word in each.plurals}
+
+    def token(text: str) -> int:
+        number = vocabulary.encode([text])[0]
+        return -1 if number == UNK else number
+
+    rows = [
+        (token(known[name].singular), token(known[name].plural)) if name in known else (token(name), -1)
+        for name in recipe.classes
+    ]
+    rows += [
+        (token(word) if word in ones else -1, token(word) if word in many else -1) for word in recipe.words
+    ]
+    return torch.tensor(rows, dtype=torch.long).view(-1, 2)
+
+
+def greatest_scores(regions: RegionValues, classes: int) -> Tensor:
+    """(P, C) the greatest score of each class among the detections of a picture; 0 where it was not detected."""
+    assert regions.labels is not None and regions.scores is not None
+    detected = regions.mask & (regions.labels >= 0) & (regions.labels < classes)
+    scores = torch.where(detected, regions.scores, 0)
+    labels = torch.where(detected, regions.labels, classes)
+    return scores.new_zeros(len(labels), classes + 1).scatter_reduce(1, labels, scores, "amax")[:, :classes]
+
+
 def used_regions(config: ModelConfig, mask: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Masks (P, R) of the regions that a model uses, never none of a picture, and of the detections among them."""
     words = mask & (labels >= config.classes) & (config.region_words > 0)

@@ -22,6 +22,7 @@ from coscap.vision.regions import Recipe, check_recipe
 FORMAT = "coscap graphs 2"
 MANIFEST = "manifest.json"
 GRAPHS = ("start.onnx", "step.onnx")
+MOST_WIDTH = 1 << 20  # of a state; more is no model
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,18 @@ def load_runtime(
     folder = Path(folder)
     manifest = _read_manifest(folder)
     vocabulary = Vocabulary.load(folder / "vocabulary.json")
-    recipe, classes = manifest["recipe"], folder / "classes.json"
+    try:
+        recipe = None if manifest["recipe"] is None else Recipe.of(manifest["recipe"])
+    except (KeyError, TypeError):
+        raise UserError(
+            f"{folder / MANIFEST}: recipe does not describe regions; make the folder again with coscap export."
+        ) from None
+    classes = folder / "classes.json"
     return Loaded(
         source=str(folder),
         model=load_stepper(folder, manifest, providers, threads),
         vocabulary=vocabulary,
-        recipe=None if recipe is None else Recipe.of(recipe),
+        recipe=recipe,
         classes=load_classes(classes) if classes.is_file() else None,
     )
 
@@ -106,6 +113,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
             f"{path} has the format {found!r}, and this version of coscap reads {FORMAT!r}; make the folder again with "
             "coscap export."
         )
+    if not _is_whole(content):
+        raise UserError(f"{path} is not what coscap export writes; make the folder again with it.")
     for name, digest in content["sha256"].items():
         if not (folder / name).is_file():
             raise UserError(f"{folder} holds no {name}, which {MANIFEST} names; copy the whole folder again.")
@@ -115,3 +124,21 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
                 "folder again with coscap export."
             )
     return content
+
+
+def _is_whole(manifest: dict[str, Any]) -> bool:
+    """Whether it has all that is read, of the right types; digests must be of files in the folder itself."""
+    digests, recipe = manifest.get("sha256"), manifest.get("recipe", "")
+    tables = [manifest.get("latents"), manifest.get("states")]
+    return (
+        isinstance(digests, dict)
+        and all(Path(name).name == name and isinstance(digest, str) for name, digest in digests.items())
+        and set(GRAPHS) <= set(digests)
+        and (recipe is None or isinstance(recipe, dict))
+        and manifest.get("temperature_mode") in ("scale", "power")
+        and all(
+            isinstance(table, dict)
+            and all(isinstance(width, int) and 0 <= width < MOST_WIDTH for width in table.values())
+            for table in tables
+        )
+    )

@@ -16,6 +16,7 @@ from coscap.runtime.candidates import candidates
 from coscap.seam import Candidates, Floats, Ints, LatentValues, RegionArrays, TokenMask
 
 Arrays = Mapping[str, NDArray[Any]]
+COLUMNS = ("keys", "values", "masked", "object_keys", "object_means")  # of pictures: a column for each region
 STREAMS = {"context": CONTEXT_NOISE, "object": OBJECT_NOISE}
 
 
@@ -85,7 +86,7 @@ class GraphStepper:
         """`start` and `step` are sessions of onnxruntime, `manifest` says what the graphs need."""
         self._start, self._step = start, step
         self.digest = digest
-        self._latents: dict[str, int] = manifest["latents"]  # widths of context (, object)
+        self._latents: dict[str, int] = manifest["latents"]  # normals that a draw of context (, object) takes
         self._states: dict[str, int] = manifest["states"]  # widths; 0: one number for each row
         self._quiet = manifest["temperature_mode"] == "scale"  # no noise is needed where the temperature is 0
         self._outputs = [each.name for each in step.get_outputs()]
@@ -162,18 +163,18 @@ class GraphStepper:
         return candidates(found["log_probabilities"], k, named, mask), after, attention
 
     def _latent(self, name: str, width: int, state: GraphState) -> dict[str, NDArray[Any]]:
-        """Noise (N, Z), and values (N, Z) for the rows that `use` them, of one latent at this token."""
+        """Noise (N, width), and values (N, Z) for the rows that `use` them, of one latent at this token."""
         number = state.arrays.get(
             f"{name}_drawn", state.step
         )  # (N,) where a latent is not drawn at each token
         given = state.given.get(name)
-        values, use = np.zeros((state.rows, width), np.float32), np.zeros(state.rows, np.int64)
+        values, use = np.zeros_like(state.arrays[f"{name}_z"]), np.zeros(state.rows, np.int64)
         if given is not None:
             number_of = np.broadcast_to(number, state.rows)
             last = np.minimum(number_of, given.values.shape[1] - 1)
             values = np.ascontiguousarray(given.values[np.arange(state.rows), last], np.float32)
             use = (number_of < given.lengths).astype(np.int64)
-        noise = np.zeros_like(values)
+        noise = np.zeros((state.rows, width), np.float32)
         if not (self._quiet and state.temperatures[0] == 0) and not use.all():
             noise = normals(state.keys, STREAMS[name], number, width)
         return {f"{name}_noise": noise, f"{name}_given": values, f"{name}_use": use}
@@ -199,5 +200,5 @@ def _trimmed(pictures: dict[str, NDArray[Any]]) -> Arrays:
     width = int(np.flatnonzero(used).max()) + 1
     if width == len(used):
         return pictures
-    columns = ("keys", "values", "masked")
+    columns = [each for each in COLUMNS if each in pictures]
     return pictures | {name: np.ascontiguousarray(pictures[name][:, :width]) for name in columns}
