@@ -212,6 +212,20 @@ def test_two_nodes_go_on_to_the_same_bits_after_a_rank_was_killed(world: Path, t
     assert file_digest(run) == file_digest(tmp_path / "whole")
 
 
+def test_one_of_several_processes_leaves_without_taking_the_interpreter_down() -> None:
+    """There, a thread of gloo that still holds a tensor aborts the process."""
+    code = "import atexit; atexit.register(print, 'taken down')\n"
+    code += "from coscap.training.distributed import leave; print('said'); leave(3)"
+    for world, said, status in (("2", "said\n", 3), ("1", "said\ntaken down\n", 0)):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            env=ONE_THREAD | {"WORLD_SIZE": world},
+        )
+        assert (done.stdout, done.returncode) == (said, status), done.stderr
+
+
 def file_digest(run: Path) -> str:
     return hashlib.sha256((run / "last" / "model.safetensors").read_bytes()).hexdigest()
 

@@ -53,6 +53,7 @@ def train(
     from coscap.files import check_output
     from coscap.shipped import model_folder
     from coscap.training.config import read_config
+    from coscap.training.distributed import leave
     from coscap.training.run import train_run
 
     wanted = read_config(config, change)
@@ -63,7 +64,9 @@ def train(
     if outcome == "interrupted":
         changes = "".join(f" --set {item}" for item in change or [])
         typer.echo(f"Saved. Go on with: coscap train {config} --out {out}{changes} --resume", err=True)
-        raise typer.Exit(130)
+    code = 130 if outcome == "interrupted" else 0
+    leave(code)
+    raise typer.Exit(code)
 
 
 train.__doc__ = (train.__doc__ or "") + EXAMPLE
