@@ -15,7 +15,7 @@ from coscap.training.config import Clip, TrainConfig
 from coscap.training.interrupt import StopRequest
 from coscap.training.log import Log, cut_log
 from coscap.training.loop import Trainer
-from coscap.training.objective import Objective, figures
+from coscap.training.objective import EveryTerm, Objective, figures, weights_at
 from coscap.training.optimiser import clip_gradients, moving_average
 from coscap.training.pieces import split
 from models_batch import make_batch
@@ -273,3 +273,25 @@ def test_a_second_term_is_weighed_and_logged(tmp_path: Path) -> None:
         torch.testing.assert_close(value, weights(both.model)[name])
     line = json.loads((tmp_path / "both" / "log.jsonl").read_text().splitlines()[0])
     assert line["pseudo_reconstruction"] == pytest.approx(line["reconstruction"])
+
+
+def test_a_term_of_every_third_step_counts_for_the_others(tmp_path: Path) -> None:
+    """Its calls are those of steps 0, 3, 6, ...; each counts three times, so the log shows the same mean."""
+    calls: list[int] = []
+
+    def term(model: Any, batch: Any, keys: torch.Tensor) -> Any:
+        calls.append(1)
+        return model.loss(batch, keys)
+
+    made = toy_config(
+        optimiser={"name": "sgd", "lr": 1e-9},
+        steps=6,
+        log_steps=6,
+        pseudo={"contexts": "c", "weight": 0.25, "every": 3},
+    )
+    train(made, tmp_path, noise=0.0, terms={"pseudo_": EveryTerm(term, 3)})
+    line = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
+    assert len(calls) == 2
+    assert line["pseudo_reconstruction"] == pytest.approx(line["reconstruction"], rel=0.2)
+    assert weights_at(made, 0.0, 4)["pseudo_reconstruction"] == 0
+    assert weights_at(made, 0.0, 4)["reconstruction"] == weights_at(made, 0.0, 3)["reconstruction"] == 0.75

@@ -79,6 +79,9 @@ class Pseudo(Section):
     share: float = Field(default=1.0, gt=0, le=1)
     """The part of the captions that are given a pseudo caption in a step. They count for the others too, so the
     objective is the same on average, and a small share makes the step cheap: 1 doubles its time."""
+    every: PositiveInt = 1
+    """Only one step in so many has pseudo captions; they count for the other steps too. Slots are filled word by word,
+    which takes as long for few captions as for many: `every: 4` is far cheaper than `share: 0.25`."""
     kl: float = Field(default=1.0, ge=0)
     """The factor on the KL term of L^, on top of kl_context; the released code has 0.75."""
     unpaired: bool = False

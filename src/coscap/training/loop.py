@@ -191,7 +191,7 @@ class Trainer:
         self.model.train()
         captions, words = ranks.total(len(batch.rows), int(batch.lengths.sum()))
         share = ranks.world / (captions if config.normalise == "caption" else words)
-        weights = weights_at(config, self._epoch())
+        weights = weights_at(config, self._epoch(), self.progress.step)
         pieces = split(batch, config.accumulate)
         for number, piece in enumerate(pieces):
             seed_all(config.seed, self.progress.step, ranks.rank * config.accumulate + number)

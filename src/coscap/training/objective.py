@@ -44,15 +44,26 @@ class Term(Protocol):
     def __call__(self, model: Any, batch: Batch, keys: Tensor) -> LossTerms: ...
 
 
-def weights_at(config: TrainConfig, epoch: float) -> dict[str, float]:
-    """What each term counts after `epoch` epochs, by name."""
+class EveryTerm:
+    """A term that is learnt in one step of `every` only, and counts for the others too."""
+
+    def __init__(self, term: Term, every: int) -> None:
+        self.term, self.every = term, every
+
+    def __call__(self, model: Any, batch: Batch, keys: Tensor) -> LossTerms:
+        return self.term(model, batch, keys).times(self.every)
+
+
+def weights_at(config: TrainConfig, epoch: float, step: int = 0) -> dict[str, float]:
+    """What each term counts in a step after `epoch` epochs, by name."""
     context, objects = kl_weight(config.kl_context, epoch), kl_weight(config.kl_object, epoch)
     alpha = pseudo_weight(config.pseudo, epoch)
     paired = {"reconstruction": 1.0, "kl_context": context, "kl_object": objects, "extra": 1.0}
     weights = {name: (1 - alpha) * weight for name, weight in paired.items()}
     if config.pseudo is not None:
         second = paired | {"kl_context": context * config.pseudo.kl, "kl_object": objects * config.pseudo.kl}
-        weights |= {PSEUDO + name: alpha * weight for name, weight in second.items()}
+        now = alpha if step % config.pseudo.every == 0 else 0.0
+        weights |= {PSEUDO + name: now * weight for name, weight in second.items()}
     if config.text is not None:
         weights |= {TEXT + name: config.text.weight * weight for name, weight in paired.items()}
     if config.partial is not None:

@@ -34,7 +34,7 @@ from coscap.training.interrupt import StopRequest, stop_on_signals
 from coscap.training.lock import run_lock
 from coscap.training.log import Log, board_class, cut_log
 from coscap.training.loop import Export, RunOutcome, Trainer
-from coscap.training.objective import PARTIAL, PSEUDO, TEXT, Term
+from coscap.training.objective import PARTIAL, PSEUDO, TEXT, EveryTerm, Term
 from coscap.training.pieces import seed_all
 from coscap.training.start import weights_to_begin_with
 from coscap.training.validate import build_validator
@@ -221,7 +221,7 @@ def _terms(
         model.read_captions(prepared)
     found: dict[str, Term] = {}
     if config.pseudo is not None:
-        found[PSEUDO] = _pseudo_term(config.pseudo, prepared, store)
+        found[PSEUDO] = EveryTerm(_pseudo_term(config.pseudo, prepared, store), config.pseudo.every)
     if config.text is not None:
         from coscap.training.unpaired import text_term
 
