@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support_pools import SHOWN, Picture, read_pools
+from support_pools import SHOWN, TURNS, Picture, read_pools
 
-from coscap.captioner import rank
 from coscap.contexts.judge import UNFITTED, Judgement, SupportWeights, open_judge
 from coscap.contexts.word_support import log_odds, probably_true
 from coscap.files import write_json
@@ -28,6 +27,7 @@ from coscap.metrics.evaluation import Evaluation, compare, evaluate
 from coscap.metrics.intervals import mean
 from coscap.metrics.table import Material
 from coscap.metrics.words import token_groups
+from coscap.pool import rank, tier
 from coscap.search.manner import VARIETY
 from coscap.search.select import per_token, select, unit_interval
 from coscap.text import load_classes
@@ -51,14 +51,14 @@ def fit_support(pictures: Sequence[Picture]) -> SupportWeights:
     """Weights of words and captions, from the draws of these pictures."""
     rows, marks = [], []
     for picture in pictures:
-        for captions, true in zip(picture.rows["draws"], picture.marks["draws"], strict=True):
+        for captions, true in zip(picture.rows[TURNS[0]], picture.marks[TURNS[0]], strict=True):
             rows += [row for row in captions if row is not None]
             marks += [mark for row, mark in zip(captions, true, strict=True) if row is not None]
     word = logistic(np.array(rows), np.array(marks))
     weights = replace(UNFITTED, word=tuple(word.round(5).tolist()))
-    judge(pictures, weights, "draws")
-    odds = np.array([_odds(each) for p in pictures for each in p.verdicts["draws"]])
-    true = np.array([each for p in pictures for each in p.true["draws"]])
+    judge(pictures, weights, TURNS[0])
+    odds = np.array([_odds(each) for p in pictures for each in p.verdicts[TURNS[0]]])
+    true = np.array([each for p in pictures for each in p.true[TURNS[0]]])
     shift, scale = logistic(np.stack([np.ones(len(odds)), odds], axis=1), true).round(5).tolist()
     return replace(weights, caption=(shift, scale))
 
@@ -101,23 +101,33 @@ def logistic(x: np.ndarray, y: np.ndarray, ridge: float = 1e-3, rounds: int = 60
 
 
 def shown(
-    picture: Picture,
-    weights: SupportWeights | None,
-    way: str = "draws",
-    n: int = SHOWN,
-    variety: float = VARIETY,
+    picture: Picture, weights: SupportWeights | None, way: str, n: int = SHOWN, variety: float = VARIETY
 ) -> list[int]:
-    """The places of the captions that are shown; without weights, by likelihood and difference alone."""
+    """The places of the captions of a pool that are shown; without weights, by likelihood and difference alone."""
     pool = picture.pools[way]
     ranks = () if weights is None else rank(pool, picture.verdicts[way], weights)
     places = {id(caption): place for place, caption in enumerate(pool)}
     return [places[id(caption)] for caption in select(pool, n, variety, *ranks)]
 
 
+def shown_of_turns(picture: Picture, weights: SupportWeights, turns: int = len(TURNS)) -> list[int]:
+    """The same of the draws of the first turn, or of as many more as are needed for SHOWN that are borne out."""
+    return shown(picture, weights, turn_of(picture, weights, turns))
+
+
+def turn_of(picture: Picture, weights: SupportWeights, turns: int = len(TURNS)) -> str:
+    """The turn in which enough captions are borne out, or the last."""
+    for way in TURNS[: turns - 1]:
+        columns = zip(picture.pools[way], picture.verdicts[way], strict=True)
+        if len({caption.text for caption, each in columns if tier(each, weights) == 0}) >= SHOWN:
+            return way
+    return TURNS[turns - 1]
+
+
 def shown_before(picture: Picture, n: int = SHOWN, variety: float = VARIETY) -> list[int]:
     """The places of the captions that were shown before there was a judge: by likelihood, and unlike in words and word
     pairs (Jaccard)."""
-    pool = picture.pools["draws"]
+    pool = picture.pools[TURNS[0]]
     places = list({caption.text: place for place, caption in reversed(list(enumerate(pool)))}.values())
     places.sort(key=lambda place: (-per_token(pool[place]), pool[place].text))
     scores = dict(zip(places, unit_interval([per_token(pool[place]) for place in places]), strict=True))
@@ -136,7 +146,7 @@ def shown_before(picture: Picture, n: int = SHOWN, variety: float = VARIETY) -> 
 
 def choose(pictures: Sequence[Picture], weights: SupportWeights) -> SupportWeights:
     """Factors of the worth and the floor, the best of a grid."""
-    pools = [[caption.text for caption in p.pools["draws"]] for p in pictures]
+    pools = [[caption.text for caption in p.pools[TURNS[-1]]] for p in pictures]
     references = token_groups([p.references for p in pictures])
     material, words = Material(pools, references), ObjectWords.official()
     cider = np.split(material.overlap.cider_d, material.starts[1:-1])
@@ -159,7 +169,9 @@ def choose(pictures: Sequence[Picture], weights: SupportWeights) -> SupportWeigh
     *_, div2, chair = figures([shown_before(picture) for picture in pictures])
 
     def score(tried: SupportWeights) -> float:
-        average, worst, div2_now, chair_now = figures([shown(picture, tried) for picture in pictures])
+        average, worst, div2_now, chair_now = figures(
+            [shown_of_turns(picture, tried) for picture in pictures]
+        )
         lost, kept = div2 - MOST_DIV2_LOST - div2_now, chair_now - CHAIR_SHARE * chair
         return average + worst - 20 * max(0.0, lost) - 0.1 * max(0.0, kept)
 
@@ -232,7 +244,7 @@ def fit(asked: argparse.Namespace) -> None:
     pictures = read_pools(asked.folder, asked.data, judging, asked.count)
     first, second = pictures[: len(pictures) // 2], pictures[len(pictures) // 2 :]
     weights = fit_support(first)
-    judge(pictures, weights, "draws", "accurate")
+    judge(pictures, weights, *TURNS, "accurate")
     weights = choose(first[: asked.choose_on], weights)
     print(json.dumps(weights.json()))
     if asked.out is not None:
@@ -241,11 +253,14 @@ def fit(asked: argparse.Namespace) -> None:
     consensus = replace(weights, worth=(0.0, weights.worth[1], 0.0, 0.0), floors=(0.0, 0.0))
     chosen = {
         "likelihood and difference, as before": [shown_before(p) for p in second],
-        "likelihood and difference, as now without a judge": [shown(p, None) for p in second],
-        "consensus and difference": [shown(p, consensus) for p in second],
-        "as now": [shown(p, weights) for p in second],
+        "likelihood and difference, as now without a judge": [shown(p, None, TURNS[0]) for p in second],
+        "consensus and difference": [shown(p, consensus, TURNS[0]) for p in second],
+        "all, of the first draws alone": [shown_of_turns(p, weights, 1) for p in second],
+        "as now": [shown_of_turns(p, weights) for p in second],
     }
-    five = {name: evaluated(second, "draws", places) for name, places in chosen.items()}
+    five = {name: evaluated(second, TURNS[-1], places) for name, places in chosen.items()}
+    drawn = [turn_of(p, weights) for p in second]
+    print({name: drawn.count(name) for name in TURNS}, "pictures by the turn that was enough")
     one = {
         "likelihood": [shown(p, None, "calm", 1) for p in second],
         "a plain beam": [[0] for _ in second],
@@ -257,13 +272,14 @@ def fit(asked: argparse.Namespace) -> None:
         "shown": table("Five captions shown of 20 draws", five),
         "accurate": table("--accurate, the first caption", single),
     }
-    for title, way, places in (
-        ("Draws", "draws", [range(len(p.pools["draws"])) for p in second]),
-        ("Shown", "draws", [shown(p, weights) for p in second]),
-        ("Shown with --accurate", "accurate", one["as now"]),
+    for title, ways, places in (
+        ("Draws", [TURNS[0]] * len(second), [range(len(p.pools[TURNS[0]])) for p in second]),
+        ("Shown", drawn, chosen["as now"]),
+        ("Shown with --accurate", ["accurate"] * len(second), one["as now"]),
     ):
-        support = [p.verdicts[way][at].support for p, here in zip(second, places, strict=True) for at in here]
-        true = [p.true[way][at] for p, here in zip(second, places, strict=True) for at in here]
+        each = [(p, way, at) for p, way, here in zip(second, ways, places, strict=True) for at in here]
+        support = [p.verdicts[way][at].support for p, way, at in each]
+        true = [p.true[way][at] for p, way, at in each]
         results[title] = calibration(title, np.array(support), np.array(true))
     if asked.results is not None:
         write_json(asked.results, results)

@@ -2,7 +2,8 @@
 
     python scripts/support_pools.py DATA --pictures DIR --out FOLDER [--model RUN] [--regions STORE] [--count 2000]
 
-Of each picture 20 captions as `coscap caption` draws them, 20 as `--accurate` does, and a beam; and what the eyes see.
+Of each picture 20 captions as `coscap caption` draws them, and those of the turns in which it may draw again; 20 as
+`--accurate` does, and a beam; and what the eyes see.
 It goes on where it was stopped. `read_pools` adds what is true by what people wrote: a word counts as borne out where a
 person's caption of the picture has it, its stem, or another word of its class; a caption counts as true where it names
 no object that nobody names and all its content words but one are borne out.
@@ -12,6 +13,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import numpy as np
 from nltk.stem.snowball import SnowballStemmer
 
 from coscap import Captioner
-from coscap.captioner import BEAM, LEAST_POOL, POOL
+from coscap.captioner import BEAM, FURTHER, LEAST_POOL, POOL
 from coscap.contexts.judge import Judge, Judgement, detections_of
 from coscap.data import open_prepared
 from coscap.data.word_targets import pictures_in
@@ -38,6 +40,9 @@ from coscap.vision.tags import Tagger
 
 PART = 40  # pictures that are written together
 SHOWN = 5
+TURNS = tuple(
+    f"turn {turn}" for turn in range(FURTHER + 1)
+)  # the draws of a picture after so many further turns
 stem = cache(SnowballStemmer("english").stem)
 
 
@@ -97,7 +102,10 @@ def draw(captioner: Captioner, regions: Sequence[Any]) -> list[dict[str, Any]]:
     arrays = RegionArrays.stack(regions)
     usual, calm = (SearchSettings(latent_temperature=each[0]) for each in (USUAL, ACCURATE))
     ways = {
-        "draws": captioner.generate(arrays, POOL * SHOWN, usual),
+        **{
+            name: captioner.generate(arrays, POOL * SHOWN, usual, turn=turn)
+            for turn, name in enumerate(TURNS)
+        },
         "calm": captioner.generate(arrays, LEAST_POOL, calm),
         "beam": captioner.generate(arrays, BEAM, beam_settings(usual)),
     }
@@ -118,7 +126,8 @@ def draw(captioner: Captioner, regions: Sequence[Any]) -> list[dict[str, Any]]:
 
 @dataclass
 class Picture:
-    """Pools of captions: draws, calm (as --accurate draws), beam, accurate (the latter two)."""
+    """Pools of captions: TURNS, each with the draws of those before; calm (as --accurate draws), beam, accurate (the
+    latter two)."""
 
     image: int
     references: list[str]
@@ -147,7 +156,9 @@ def read_pools(folder: Path, data: Path, judge: Judge, count: int | None = None)
 
 def _picture(row: Any, vector: Any, words: Any, judge: Judge, prepared: Any, objects: Any) -> Picture:
     image = prepared.index(row["image"])
-    made = {way: [_caption(*each) for each in row[way]] for way in ("draws", "calm", "beam")}
+    made = {way: [_caption(*each) for each in row[way]] for way in (*TURNS, "calm", "beam")}
+    for before, turn in pairwise(TURNS):
+        made[turn] = [*made[before], *made[turn]]
     pools = {**made, "accurate": [*made["calm"], *made["beam"]]}
     similar, people = judge.similar(vector), People.of(prepared, image, objects.class_of)
     found = Picture(row["image"], [prepared.text(each) for each in prepared.captions_of(image)], pools)
@@ -156,7 +167,7 @@ def _picture(row: Any, vector: Any, words: Any, judge: Judge, prepared: Any, obj
         found.marks[way] = [[people.bears_out(token) for token in each] for each in tokens]
         columns = zip(tokens, found.marks[way], strict=True)
         found.true[way] = [people.is_true(each, marks) for each, marks in columns]
-        if way in ("draws", "accurate"):
+        if way in (*TURNS, "accurate"):
             features = judge.features(tokens, words, similar, objects, row["detected"])
             found.rows[way] = [[features.row(token) for token in each] for each in tokens]
             agreed = [0.0] * len(tokens) if similar is None else similar.consensus(tokens).tolist()

@@ -14,13 +14,15 @@ from PIL import Image
 
 from coscap import Captioner
 from coscap.alt import alt_text
+from coscap.contexts.judge import detections_of
 from coscap.data.collate import region_batch
 from coscap.errors import UserError
-from coscap.photos import PhotoCaption, PhotoError, as_picture
+from coscap.photos import OpenedPhoto, PhotoCaption, PhotoCaptions, PhotoError, as_picture
+from coscap.pool import rank
 from coscap.seam import Caption, LatentValues, RegionArrays
 from coscap.search.config import SearchSettings
 from coscap.search.generate import generate
-from coscap.search.manner import manner
+from coscap.search.manner import VARIETY, manner
 from coscap.search.select import rescore, select
 from coscap.search.variations import read_latents
 from coscap.shipped import detector_name
@@ -342,3 +344,28 @@ def test_the_shipped_model_gives_the_captions_that_it_gave(
         for now, (text, log_probability) in zip(captions, before, strict=True)
     ]
     assert sum(same) >= 0.97 * len(same)
+
+
+def test_a_photograph_that_bears_out_too_few_captions_is_drawn_again(folder: Path) -> None:
+    """With a floor that nothing reaches, what is shown is chosen from three turns of draws; with none, from one."""
+    settings = SearchSettings(max_length=6, latent_temperature=0.5)
+    for floor, turns in ((0.0, 1), (1.1, 3)):
+        captioner = Captioner.from_pretrained(folder)
+        assert captioner.judge is not None
+        captioner.judge.weights = replace(captioner.judge.weights, floors=(floor, 0.0))
+        opened = captioner.open(EXAMPLES[:2])
+        shown = captioner.caption(opened, 3, settings=settings)
+        regions, evidence = captioner.see([each.picture for each in opened if isinstance(each, OpenedPhoto)])
+        for photo, seen, known in zip(shown, regions, evidence or [], strict=True):
+            assert isinstance(photo, PhotoCaptions) and captioner.loaded.recipe is not None
+            pool = [
+                caption
+                for turn in range(turns)
+                for caption in captioner.generate([seen], 4 * 3, settings, turn=turn)[0]
+            ]
+            assert len({caption.draw for caption in pool}) == len(pool) == turns * 12
+            pool = rescore(captioner.model, RegionArrays.stack([seen]), [pool], captioner.vocabulary)[0]
+            tokens, found = [each.tokens for each in pool], detections_of(seen, captioner.loaded.recipe)
+            judged = captioner.judge.judge(tokens, known, captioner.objects, found)
+            best = select(pool, 3, VARIETY, *rank(pool, judged, captioner.judge.weights))
+            assert [each.text for each in photo.captions] == [each.text for each in best]

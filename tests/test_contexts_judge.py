@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coscap.captioner import rank
 from coscap.contexts.bank import NeighbourCaptions, write_bank
 from coscap.contexts.judge import UNFITTED, Judge, Judgement, SupportWeights, detections_of
 from coscap.contexts.word_support import UNSEEN, WORD_FEATURES, WordFeatures, probably_true
 from coscap.errors import UserError
 from coscap.files import write_json
+from coscap.pool import rank
 from coscap.seam import Caption
 from coscap.search.select import select
 from coscap.text import load_classes

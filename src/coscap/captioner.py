@@ -10,9 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, overload
 
+import numpy as np
 from PIL import Image
 
-from coscap.contexts.judge import Judge, Judgement, SupportWeights, detections_of, open_judge
+from coscap.contexts.judge import Judge, detections_of, open_judge
 from coscap.errors import UserError
 from coscap.photos import (
     OpenedPhoto,
@@ -24,11 +25,12 @@ from coscap.photos import (
     open_photos,
     photo_caption,
 )
+from coscap.pool import Pool, rank
 from coscap.seam import Caption, Check, LatentValues, RegionArrays, SearchModel
 from coscap.search.config import SearchSettings, settings_from
 from coscap.search.generate import generate
 from coscap.search.manner import VARIETY, beam_settings, for_model, manner
-from coscap.search.select import per_token, rescore, select, unit_interval
+from coscap.search.select import rescore, select
 from coscap.search.variations import Keep, keep_latents, vary
 from coscap.shipped import SHIPPED, Runtime, detector_name, load_model
 from coscap.text.objects import ObjectClasses, load_classes
@@ -43,6 +45,7 @@ from coscap.vision.words import Evidence
 POOL = 4  # draws for each caption that is shown
 SAFE = 0.2  # up to this variety, the pool has no fewer than LEAST_POOL draws and the captions of a beam, too
 LEAST_POOL, BEAM = 20, 5
+FURTHER = 2  # times that a photograph is drawn again which bears out fewer captions than are to be shown
 
 
 class LoadedModel(Protocol):
@@ -213,7 +216,8 @@ class Captioner:
 
         A latent search draws four captions for each one shown and takes good ones that differ: `variety` 0 takes the
         best, 1 the most different (0.5 if unset). Good is likely, borne out by the picture and in agreement with
-        captions of similar ones, where there is `evidence` of the pictures; otherwise likely alone. `accurate` and
+        captions of similar ones, where there is `evidence` of the pictures; otherwise likely alone. A picture that
+        bears out fewer than n of its captions is drawn again, up to twice. `accurate` and
         `diverse` set variety and the latents' temperature, where they are not given; under a variety as low as that of
         `accurate`, captions of a beam are among those to choose from. Further options are fields of SearchSettings;
         they stand above those of `settings`. `check` is called before each step and may raise to end the work.
@@ -232,38 +236,64 @@ class Captioner:
             further = self.generate(arrays, BEAM, beam, check=check)
             found = [[*captions, *more] for captions, more in zip(found, further, strict=True)]
         found = rescore(self.model, arrays, found, self.vocabulary, check)
+        seen: Sequence[Evidence | None] = [None] * len(regions) if evidence is None else evidence
+        pools = [Pool(*each) for each in zip(found, drawn, regions, seen, strict=True)]
+        for pool in pools:
+            self._judge(pool)
+        if pooled:
+            self._draw_further(pools, arrays, n, count, settings, check)
         results = []
-        for place, (name, seen, captions) in enumerate(zip(names, regions, found, strict=True)):
-            judged = self._judge(captions, seen, None if evidence is None else evidence[place])
-            made = {id(each): beam for each in captions[drawn[place] :]}  # the others by `settings`
-            if pooled:
-                captions = self._best(captions, judged, n, variety)
+        for name, pool in zip(names, pools, strict=True):
+            made = {id(each): beam for each in pool.beam}  # the others by `settings`
+            captions = self._best(pool, n, variety) if pooled else pool.captions
             shown = [
-                photo_caption(each, seen, made.get(id(each), settings), judged=judged.get(each.text))
+                photo_caption(
+                    each, pool.regions, made.get(id(each), settings), judged=pool.judged.get(each.text)
+                )
                 for each in captions
             ]
             results.append(PhotoCaptions(name, tuple(shown)))
         return results
 
-    def _judge(
-        self, captions: Sequence[Caption], regions: Regions, evidence: Evidence | None
-    ) -> dict[str, Judgement]:
+    def _draw_further(
+        self,
+        pools: Sequence[Pool],
+        regions: RegionArrays,
+        n: int,
+        count: int,
+        settings: SearchSettings,
+        check: Check | None,
+    ) -> None:
+        """Add captions of further draws to the pools of which fewer than n captions are borne out."""
+        if self.judge is None:
+            return
+        for turn in range(1, FURTHER + 1):
+            short = [at for at, pool in enumerate(pools) if pool.judged and pool.good(self.judge.weights) < n]
+            if not short:
+                return
+            some = regions.take(np.array(short))
+            more = self.generate(some, count, settings, turn=turn, check=check)
+            more = rescore(self.model, some, more, self.vocabulary, check)
+            for at, captions in zip(short, more, strict=True):
+                pools[at].further += captions
+                self._judge(pools[at])
+
+    def _judge(self, pool: Pool) -> None:
         """What the judge says of each text; nothing without evidence."""
         recipe = self.loaded.recipe
-        if self.judge is None or evidence is None:
-            return {}
-        detected = {} if recipe is None else detections_of(regions, recipe)
-        tokens = [caption.tokens for caption in captions]
-        judged = self.judge.judge(tokens, evidence, self.objects, detected)
-        return {caption.text: each for caption, each in zip(captions, judged, strict=True)}
+        if self.judge is None or pool.evidence is None:
+            return
+        detected = {} if recipe is None else detections_of(pool.regions, recipe)
+        captions = pool.captions
+        judged = self.judge.judge([each.tokens for each in captions], pool.evidence, self.objects, detected)
+        pool.judged = {caption.text: each for caption, each in zip(captions, judged, strict=True)}
 
-    def _best(
-        self, captions: Sequence[Caption], judged: dict[str, Judgement], n: int, variety: float
-    ) -> list[Caption]:
+    def _best(self, pool: Pool, n: int, variety: float) -> list[Caption]:
         """Those of a pool that are shown."""
-        if self.judge is None or not judged:
+        captions = pool.captions
+        if self.judge is None or not pool.judged:
             return select(captions, n, variety)
-        verdicts = [judged[caption.text] for caption in captions]
+        verdicts = [pool.judged[caption.text] for caption in captions]
         return select(captions, n, variety, *rank(captions, verdicts, self.judge.weights))
 
     def generate(
@@ -274,6 +304,7 @@ class Captioner:
         *,
         classes: Sequence[str] | None = None,
         latents: LatentValues | None = None,
+        turn: int = 0,
         check: Check | None = None,
     ) -> list[list[Caption]]:
         """n captions of each picture as the search finds them: not rescored, none left out.
@@ -292,6 +323,7 @@ class Captioner:
             objects=self.objects,
             classes=classes or (recipe.classes if recipe is not None else None),
             latents=latents,
+            turn=turn,
             check=check,
         )
 
@@ -363,25 +395,3 @@ class Captioner:
         merged = settings_from(**{**given, **options}) if options or settings is None else settings
         chosen, variety = manner(merged, variety, accurate, diverse)
         return for_model(chosen, self.model, n), variety
-
-
-def rank(
-    captions: Sequence[Caption], judged: Sequence[Judgement], weights: SupportWeights
-) -> tuple[list[float], list[int]]:
-    """What each caption is worth, and its tier: 0 to be shown, 1 hardly borne out, 2 with objects that are not, 3 at
-    fault by its words alone. Those of a tier are shown only where none of a lower one is left."""
-    parts = (
-        unit_interval([per_token(caption) for caption in captions]),
-        unit_interval([each.consensus for each in judged]),
-        [each.support for each in judged],
-        [each.objects for each in judged],
-    )
-    worth = [
-        sum(w * part for w, part in zip(weights.worth, row, strict=True)) for row in zip(*parts, strict=True)
-    ]
-    least, least_objects = weights.floors
-    tiers = [
-        3 if each.faults else 2 if each.objects < least_objects else int(each.support < least)
-        for each in judged
-    ]
-    return worth, tiers

@@ -61,7 +61,7 @@ class SupportWeights:
     worth: tuple[float, ...]  # of WORTH, likelihood and consensus being mapped to 0..1 over the captions
     floors: tuple[
         float, float
-    ]  # of support, and of the chance that all objects are there: see `coscap.captioner.rank`
+    ]  # of support, and of the chance that all objects are there: see `coscap.pool.tier`
 
     @classmethod
     def read(cls, path: Path) -> "SupportWeights":

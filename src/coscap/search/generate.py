@@ -46,9 +46,12 @@ def generate(
     objects: ObjectClasses | None = None,
     classes: Sequence[str] | None = None,
     latents: LatentValues | None = None,
+    turn: int = 0,
     check: Check | None = None,
 ) -> list[list[Caption]]:
     """n captions for each picture: by draw, and those of one draw by rank.
+
+    `turn` 1, 2, ... gives other draws than 0 does.
 
     `objects` gives the synonyms of words (COCO's by default), `classes` the names that the labels of the regions
     stand for (the names of `objects` by default). `latents` holds z^m or z^o at the values of one row in all draws
@@ -78,11 +81,12 @@ def generate(
         return trace.captions(ended, part, vocabulary.units)
 
     every = np.arange(len(pictures))
-    found = _in_chunks(write, pictures, range(plan.draws), every, plan.rows, settings.max_rows)
+    first = turn * (ROUNDS + 1) * plan.draws
+    found = _in_chunks(write, pictures, range(first, first + plan.draws), every, plan.rows, settings.max_rows)
     if settings.distinct:
         found = [_distinct(captions)[:n] for captions in found]
         if settings.do_sample or model.latent_names:
-            _draw_again(write, found, pictures, n, plan, settings.max_rows)
+            _draw_again(write, found, pictures, n, first, plan, settings.max_rows)
     return [captions[:n] for captions in found]
 
 
@@ -225,14 +229,14 @@ def _cut(draws: range, size: int) -> Iterator[range]:
 
 
 def _draw_again(
-    write: Write, found: list[list[Caption]], regions: RegionArrays, n: int, plan: Plan, most: int
+    write: Write, found: list[list[Caption]], regions: RegionArrays, n: int, first: int, plan: Plan, most: int
 ) -> None:
     """Add captions of further draws to the pictures that have fewer than n different ones."""
     for turn in range(1, ROUNDS + 1):
         short = np.array([picture for picture, captions in enumerate(found) if len(captions) < n], np.int64)
         if not len(short):
             return
-        further = range(plan.draws * turn, plan.draws * (turn + 1))
+        further = range(first + plan.draws * turn, first + plan.draws * (turn + 1))
         more = _in_chunks(write, regions.take(short), further, short, plan.rows, most)
         for picture, captions in zip(short.tolist(), more, strict=True):
             found[picture] = _distinct([*found[picture], *captions])[:n]

@@ -1,0 +1,57 @@
+"""The captions of a picture that are chosen from, and what each of them is worth by a judge."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from coscap.contexts.judge import Judgement, SupportWeights
+from coscap.seam import Caption
+from coscap.search.select import per_token, unit_interval
+from coscap.vision.regions import Regions
+from coscap.vision.words import Evidence
+
+
+@dataclass
+class Pool:
+    """Captions of one picture, and what is known of them."""
+
+    found: list[Caption]  # of a search, then those of a beam
+    drawn: int  # how many of `found` are not of the beam
+    regions: Regions
+    evidence: Evidence | None
+    further: list[Caption] = field(default_factory=list)  # drawn because too few were borne out
+    judged: dict[str, Judgement] = field(default_factory=dict)  # by text
+
+    @property
+    def captions(self) -> list[Caption]:
+        return [*self.found, *self.further]
+
+    @property
+    def beam(self) -> list[Caption]:
+        return self.found[self.drawn :]
+
+    def good(self, weights: SupportWeights) -> int:
+        """How many of the texts can be shown without reserve."""
+        return sum(tier(each, weights) == 0 for each in self.judged.values())
+
+
+def tier(judged: Judgement, weights: SupportWeights) -> int:
+    """0 to be shown, 1 hardly borne out, 2 with objects that are not, 3 at fault by its words alone. Captions of a tier
+    are shown only where none of a lower one is left."""
+    least, least_objects = weights.floors
+    return 3 if judged.faults else 2 if judged.objects < least_objects else int(judged.support < least)
+
+
+def rank(
+    captions: Sequence[Caption], judged: Sequence[Judgement], weights: SupportWeights
+) -> tuple[list[float], list[int]]:
+    """What each caption is worth, and its tier."""
+    parts = (
+        unit_interval([per_token(caption) for caption in captions]),
+        unit_interval([each.consensus for each in judged]),
+        [each.support for each in judged],
+        [each.objects for each in judged],
+    )
+    worth = [
+        sum(w * part for w, part in zip(weights.worth, row, strict=True)) for row in zip(*parts, strict=True)
+    ]
+    return worth, [tier(each, weights) for each in judged]
