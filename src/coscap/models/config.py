@@ -130,6 +130,8 @@ class ModelConfig(BaseModel):
     """Words that a dcc or noc looks for in a picture besides the classes: those that most training pictures have."""
     concept_weight: float = Field(0.1, ge=0)
     """Weight of the loss of finding them."""
+    fixed_words: bool = True
+    """The word vectors of a noc stay as they were read or counted; false: they are learnt on."""
     coverage_weight: float = Field(0.3, ge=0)
     """Weight of an lstm_p's coverage of the detected objects that a caption names."""
     finer_names: int = Field(8, ge=1)
