@@ -136,6 +136,9 @@ class ModelConfig(BaseModel):
     """Weight of an lstm_p's coverage of the detected objects that a caption names."""
     finer_names: int = Field(8, ge=1)
     """Words of a class that an nbt may choose from, of each number: those that training captions have most often."""
+    novel_like: dict[str, str] = {}
+    """For an nbt: the seen class that a class is read as which no caption names (zebra: horse). A region then looks and
+    a word reads like the seen one; what is said is still its own name."""
     pointer_weight: float = Field(1.0, ge=0)
     """Weight of what teaches an nbt to take the names of detected objects from regions and all other words from the
     vocabulary; 1 is the published loss."""
