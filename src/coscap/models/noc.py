@@ -4,8 +4,8 @@ text ─▶ language model ─▶ [x_{t-1}, h_t] = l_t ─▶ W tanh(S l_t) ┐
 v-bar ─▶ W_I v-bar + b_I ───────────────────────────────────────┴─ sum ─▶ softmax ─▶ p(x_t)
 loss = captions + sentences without pictures + which words a picture has, captioned or not, each a yes or a no
 
-The words are vectors in which words that are used alike are near each other, before the LSTM and as W. They stay as they
-are (`fixed_words`): captions, which never have a novel word, could otherwise only push it away from all that they say.
+The words are vectors in which words that are used alike are near each other, before the LSTM and as W. They stay as
+they are (`fixed_words`): captions, which never have a novel word, could only push it away from all that they say.
 """
 
 import torch
@@ -33,6 +33,7 @@ class Noc(LanguageModel):
     """p(x_t | x_{<t}, I) = softmax(language(x_{<t}) + picture(I))"""
 
     title = "NOC"
+    learns_from_reward = True
     own_settings = ("concepts", "concept_weight", "fixed_words")
     names: Tensor  # (C, 2) tokens for one and for several of each class
     concept_tokens: Tensor  # (K,) the words that are looked for in captions; PAD for none
