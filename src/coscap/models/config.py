@@ -21,8 +21,8 @@ class ModelConfig(BaseModel):
     nbt (words of a template, or a region and then its name), dcc (a language model and a classifier of words, each
     learnt by itself), noc (pictures, text and captions learn the same words)."""
     decoder: str = "updown"
-    """Which decoder: updown (attention over regions), mean (one LSTM on the mean feature, without attention),
-    text (one LSTM that reads words alone, for a dcc or noc)."""
+    """Which decoder: updown (attention over regions), mean (one LSTM on the mean feature, without attention), first
+    (one LSTM that reads mean feature and latent once, before the first word), text (one that reads words alone)."""
     vocabulary: int = Field(10_000, ge=7)
     """Entries of the vocabulary, the six special ones included."""
 

@@ -17,6 +17,7 @@ METHODS = {
     "paired": "COS-CVAE (paired)",
     "seq_cvae": "Seq-CVAE (attn)",
     "seq_cvae, mean": "Seq-CVAE",
+    "ag_cvae, first": "AG-CVAE",
     "ag_cvae, mean": "AG-CVAE",
     "ag_cvae": "AG-CVAE (attn)",
     "pos": "POS",
