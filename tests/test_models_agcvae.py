@@ -11,6 +11,7 @@ from coscap.errors import UserError
 from coscap.models import ModelConfig, read_config
 from coscap.models.ag_cvae import category_weights
 from coscap.models.base import CONTEXT_NOISE
+from coscap.models.decoder import NEVER
 from coscap.models.noise import normals
 from coscap.report.runs import open_run
 from models_batch import make_batch, make_regions
@@ -67,7 +68,12 @@ def test_loss_equals_a_plain_one():
     regions, rows = batch.pictures, batch.rows
     mask = regions.mask[rows]
     mean = (regions.features[rows] * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
-    prior = (plain_weights(regions.labels, regions.scores, regions.mask, 4).double() @ model.means)[rows]
+    weights = plain_weights(regions.labels, regions.scores, regions.mask, 4).double()[rows]
+    prior = weights @ model.means
+    # z is a weighted sum of one draw for each category, so that variances add up with the squares of the weights.
+    deviations = [sum((0.1 * w) ** 2 for w in row) ** 0.5 for row in weights.tolist()]
+    assert min(deviations) < 0.09
+    deviation = torch.tensor(deviations, dtype=torch.double)[:, None].expand_as(prior)
     e = model.encoder.encoder
     h = c = torch.zeros(5, e.hidden.shape[1], dtype=mean.dtype)
     for t in range(batch.words.shape[1]):
@@ -75,11 +81,9 @@ def test_loss_equals_a_plain_one():
         after = cell(gates + h @ e.hidden.t(), c)
         here = (t < batch.lengths)[:, None]
         h, c = torch.where(here, after[0], h), torch.where(here, after[1], c)
-    shift, log_variance = model.posterior(torch.cat([h, prior], 1)).chunk(2, 1)
-    q, p = (
-        Normal(prior + 0.1 * shift, torch.exp(0.5 * log_variance)),
-        Normal(prior, 0.1 * torch.ones_like(prior)),
-    )
+    shift, change = model.posterior(torch.cat([h, prior], 1)).chunk(2, 1)
+    q = Normal(prior + deviation * shift, deviation * torch.exp(0.5 * change))
+    p = Normal(prior, deviation)
     torch.testing.assert_close(found.kl_context, kl_divergence(q, p).sum(1))
     assert bool((found.kl_context > 0.01).all())
     z = q.mean + q.stddev * normals(KEYS, CONTEXT_NOISE, 0, 4).double()
@@ -87,7 +91,34 @@ def test_loss_equals_a_plain_one():
     assert float(found.kl_object.sum() + found.extra.sum()) == 0
 
 
-@pytest.mark.parametrize("decoder", ["mean", "updown"])
+def test_the_decoder_that_is_fed_first_equals_a_plain_one():
+    """v-bar, z, START and the words, one after the other, through one LSTM; gradients too."""
+    model, batch = tiny("ag_cvae", decoder="first").double(), doubled(make_batch(captions=5))
+    found = model.loss(batch, keys=KEYS).reconstruction
+    d, mask = model.decoder, batch.pictures.mask[batch.rows]
+    mean = (batch.pictures.features[batch.rows] * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
+    z, width = model.encode(batch, keys=KEYS).context[:, 0], model.own_words.embedding_dim
+    word, latent = d.gates.step[:, :width], d.gates.step[:, width:]
+    h = c = torch.zeros(5, d.hidden.shape[1], dtype=mean.dtype)
+    for each in (mean @ d.gates.picture.t(), z @ latent.t()):
+        h, c = cell(each + d.gates.bias + h @ d.hidden.t(), c)
+    before, total = torch.full((5,), 1), torch.zeros(5, dtype=mean.dtype)
+    for t in range(batch.words.shape[1]):
+        h, c = cell(model.own_words(before) @ word.t() + d.gates.bias + h @ d.hidden.t(), c)
+        logits = h @ model.output.weight.t() + model.output.bias
+        logits[:, list(NEVER)] = float("-inf")
+        before = batch.words[:, t]
+        scored = torch.log_softmax(logits, 1).gather(1, before.clamp(min=2)[:, None])[:, 0]
+        total = total - torch.where(t < batch.lengths, scored, 0)
+    torch.testing.assert_close(found, total)
+    weights = [*d.parameters(), *model.posterior.parameters()]
+    for one, other in zip(
+        torch.autograd.grad(found.sum(), weights), torch.autograd.grad(total.sum(), weights), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("decoder", ["first", "mean", "updown"])
 def test_holds_what_every_model_holds(decoder, tmp_path):
     model = tiny("ag_cvae", decoder=decoder, category_deviation=1.0)
     steps_give_the_reconstruction(model)
@@ -106,9 +137,10 @@ def test_the_latent_is_drawn_once_from_the_prior_of_the_picture():
         assert torch.equal(values[:, 0], values[:, 1]) and torch.equal(values[:, 0], values[:, 2])
         drawn.append(values[:, 0].view(2, 400, -1))
     drawn = torch.cat(drawn, 1)
-    expected = model.expect(model.regions(regions)).mean
-    assert (drawn.mean(1) - expected).abs().max() < 5 / 1200**0.5
-    assert (drawn.std(1) - 1.0).abs().max() < 0.1  # deviation 0.5, temperature 2
+    p = model.expect(model.regions(regions))
+    assert (drawn.mean(1) - p.mean).abs().max() < 5 / 1200**0.5
+    expected = 2.0 * torch.exp(0.5 * p.log_variance)  # temperature 2
+    assert (drawn.std(1) / expected - 1.0).abs().max() < 0.1 and expected.max() <= 1.0
     assert torch.equal(
         greedy(model, regions, 2, temperature=0.0)[1][:, 0],
         greedy(model, regions, 1, temperature=0.0)[1][:, 0],
@@ -128,7 +160,9 @@ def test_free_bits_are_granted_once():
     torch.testing.assert_close(terms.free_context, terms.kl_context.clamp(min=3.0))
 
 
-@pytest.mark.parametrize(("decoder", "name"), [("mean", "AG-CVAE"), ("updown", "AG-CVAE (attn)")])
+@pytest.mark.parametrize(
+    ("decoder", "name"), [("first", "AG-CVAE"), ("mean", "AG-CVAE"), ("updown", "AG-CVAE (attn)")]
+)
 def test_learns_and_is_called_as_the_paper_calls_it(world, tmp_path, decoder, name):
     changes = ["model.kind=ag_cvae", f"model.decoder={decoder}", "model.category_deviation=0.3"]
     model = learns(world, tmp_path / "run", *changes)
@@ -144,6 +178,10 @@ def test_bad_configurations_are_refused_in_a_sentence():
         ),
         ({"detections": 0, "classes": 4}, "run.yaml: an ag_cvae needs detections, "),
         ({"classes": 4, "category_deviation": 0}, "run.yaml: category_deviation: "),
+        (
+            {"kind": "seq_cvae", "decoder": "first"},
+            "run.yaml: decoder: first reads a latent once, and a seq_cvae draws one at each word; ",
+        ),
     ):
         with pytest.raises(UserError, match=said):
             read_config({**SIZES, "kind": "ag_cvae", **settings}, "run.yaml")

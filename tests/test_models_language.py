@@ -51,13 +51,15 @@ def language(kind: str, **changes):
     return model
 
 
-def plain_hidden(model, words: torch.Tensor, lengths: torch.Tensor) -> list[torch.Tensor]:
+def plain_states(model, words: torch.Tensor) -> list[torch.Tensor]:
+    """[x_{t-1}, h_t] of every word"""
     d = model.decoder
     h = c = torch.zeros(len(words), d.hidden.shape[1], dtype=d.hidden.dtype)
     before, found = torch.full((len(words),), 1), []
     for t in range(words.shape[1]):
-        h, c = cell(model.own_words(before) @ d.gates.step.t() + d.gates.bias + h @ d.hidden.t(), c)
-        found.append(h)
+        x = model.own_words(before)
+        h, c = cell(x @ d.gates.step.t() + d.gates.bias + h @ d.hidden.t(), c)
+        found.append(torch.cat([x, h], 1))
         before = words[:, t]
     return found
 
@@ -99,7 +101,7 @@ def test_dcc_equals_a_plain_one(training):
     model, batch = language("dcc").double().train(training), doubled(make_batch(captions=5))
     model.similar[2] = 0  # class 2 is novel and like class 0
     found = model.loss(batch, keys=KEYS)
-    mean, width = plain_mean(batch), model.config.language_lstm
+    mean, width = plain_mean(batch), model.config.decoder_words + model.config.language_lstm
     f = torch.cat([plain_scores(batch.pictures), torch.sigmoid(model.classifier(mean))], 1)[batch.rows]
     weight, bias = model.caption_weight.clone(), model.caption_bias.clone()
     if not training:
@@ -108,7 +110,7 @@ def test_dcc_equals_a_plain_one(training):
             weight[own, width + 2], weight[own, width] = model.caption_weight[other, width], 0
             weight[other, width + 2] = 0
     total = torch.zeros(5, dtype=mean.dtype)
-    for t, h in enumerate(plain_hidden(model, batch.words, batch.lengths)):
+    for t, h in enumerate(plain_states(model, batch.words)):
         scored = plain_nll(torch.cat([h, f], 1) @ weight.t() + bias, batch.words[:, t])
         total = total + torch.where(t < batch.lengths, scored, 0)
     torch.testing.assert_close(found.reconstruction, total)
@@ -125,7 +127,7 @@ def test_noc_equals_a_plain_one():
     mean = plain_mean(batch)
     image = mean @ model.picture.weight.t() + model.picture.bias  # (P, V)
     total = torch.zeros(5, dtype=mean.dtype)
-    for t, h in enumerate(plain_hidden(model, batch.words, batch.lengths)):
+    for t, h in enumerate(plain_states(model, batch.words)):
         text = h @ model.output.weight.t() + model.output.bias
         total = total + torch.where(
             t < batch.lengths, plain_nll(text + image[batch.rows], batch.words[:, t]), 0
@@ -144,7 +146,7 @@ def test_text_alone_is_scored_as_by_a_plain_language_model(kind):
     model, batch = language(kind).double(), make_batch(captions=5)
     found = model.text_loss(batch.words, batch.lengths)
     total = torch.zeros(5, dtype=torch.double)
-    for t, h in enumerate(plain_hidden(model, batch.words, batch.lengths)):
+    for t, h in enumerate(plain_states(model, batch.words)):
         scored = plain_nll(h @ model.output.weight.t() + model.output.bias, batch.words[:, t])
         total = total + torch.where(t < batch.lengths, scored, 0)
     torch.testing.assert_close(found, total)
@@ -162,6 +164,18 @@ def test_captions_teach_the_language_model_of_a_noc_and_not_that_of_a_dcc():
         assert model.decoder.hidden.grad.any()
 
 
+def test_the_words_of_a_noc_stay_as_they_were_read_unless_asked():
+    """Captions and text move everything else."""
+    batch = make_batch(captions=5)
+    for fixed in (True, False):
+        model = language("noc", fixed_words=fixed).train()
+        terms = model.loss(batch, keys=KEYS)
+        (terms.objective() + model.text_loss(batch.words, batch.lengths).mean()).backward()
+        still = [name for name, weight in model.named_parameters() if weight.grad is None]
+        assert ("own_words.weight" in still) == fixed
+        assert model.decoder.gates.step.grad.any() and model.picture.weight.grad.any()
+
+
 def test_a_novel_word_is_said_where_it_is_detected_and_its_similar_word_where_that_is():
     model, regions = language("dcc"), make_regions(pictures=2)
     regions.labels.fill_(-1)
@@ -169,7 +183,7 @@ def test_a_novel_word_is_said_where_it_is_detected_and_its_similar_word_where_th
     regions.scores[:, 0] = 0.9
     with torch.no_grad():
         model.caption_weight.zero_()
-        model.caption_weight[6, model.config.language_lstm] = 9.0  # who sees class 0 says 6
+        model.caption_weight[6, model.language_width(model.config)] = 9.0  # who sees class 0 says 6
     model.similar[2] = 0
     logs, _, _ = model.step(torch.full((2,), 1), model.start(regions, 1))
     assert logs.argmax(1).tolist() == [10, 6]

@@ -196,7 +196,7 @@ def test_a_hidden_picture_tells_its_caption_nothing():
     torch.testing.assert_close(torch.cat([part.reconstruction for part in parts]), whole.reconstruction)
 
 
-@pytest.mark.parametrize("decoder", ["mean", "updown"])
+@pytest.mark.parametrize("decoder", ["mean", "updown", "text"])
 def test_holds_what_every_model_holds(decoder, tmp_path):
     model = lnfmm(decoder=decoder)
     steps_give_the_reconstruction(model)

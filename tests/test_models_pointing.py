@@ -253,6 +253,28 @@ def test_what_no_caption_ever_named_can_be_said(kind):
     assert logs[0, 10:12].exp().sum() > 0.1 and logs[1, 10:12].exp().sum() == 0
 
 
+def test_a_novel_class_looks_and_reads_like_a_seen_one_and_is_called_by_its_own_name():
+    """A picture of a dog that is like a cat: what is said of it is what is said of a cat, but for the names."""
+    model = pointing("nbt", novel_like={"dog": "cat"}, class_embedding=3, finer_names=1)
+    regions = make_regions(pictures=2)
+    labels = torch.full_like(regions.labels, -1)
+    labels[0, 0], labels[1, 0] = 0, 1  # a cat, a dog
+    same = {name: getattr(regions, name)[:1].expand_as(getattr(regions, name)) for name in vars(regions)}
+    regions = replace(regions, **{**same, "labels": labels})
+    values = model.regions(regions).values
+    assert torch.equal(values[0], values[1])
+    assert not torch.equal(model.regions(replace(regions, labels=labels * 2)).values[1], values[1])
+    cat, cats, dog, dogs = VOCABULARY.encode(["cat", "cats", "dog", "dogs"])
+    with torch.no_grad():
+        model.output.bias[[cat, cats, dog, dogs]] = -1e9
+    logs, state, _ = model.step(torch.full((2,), START), model.start(regions, 1))
+    torch.testing.assert_close(logs[0, [cat, cats]], logs[1, [dog, dogs]])
+    logs, _, _ = model.step(torch.tensor([cat, dog]), state)
+    torch.testing.assert_close(logs[0, [cat, cats]], logs[1, [dog, dogs]])
+    with pytest.raises(UserError, match=r"field model\.novel_like: made-up/1 does not know 'yeti'"):
+        pointing("nbt", novel_like={"yeti": "cat"})
+
+
 @pytest.mark.parametrize(("kind", "name"), [("lstm_p", "LSTM-P"), ("nbt", "NBT")])
 def test_learns_to_name_regions(world, tmp_path, kind, name):
     """In 40 steps, with all searches; a picture's class then comes from its regions, also one that was never named."""

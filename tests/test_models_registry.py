@@ -46,7 +46,7 @@ def test_what_is_not_registered_is_refused_by_name():
     ):
         read_config({"kind": "vae"}, "run.yaml")
     with pytest.raises(
-        UserError, match=r"run\.yaml: there is no decoder 'lstm'; choose one of updown, mean, text\."
+        UserError, match=r"run\.yaml: there is no decoder 'lstm'; choose one of updown, mean, first, text\."
     ):
         read_config({"decoder": "lstm"}, "run.yaml")
 

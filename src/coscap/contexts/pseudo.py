@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -202,12 +203,12 @@ class BothTerms:
 
     def __call__(self, model: CosCvae, batch: Batch, keys: Tensor) -> LossTerms:
         one, other = self.paired(model, batch, keys), self.novel(model, batch, mix(keys))
-        joined = {
-            name: torch.cat([getattr(one, name), getattr(other, name)])
-            for name in vars(one)
-            if name not in MEANS
+        joined: dict[str, Any] = {
+            name: torch.cat([value, getattr(other, name)])
+            for name, value in vars(one).items()
+            if name not in (*MEANS, "figures")
         }
-        return LossTerms(**joined, **{name: getattr(one, name) for name in MEANS})
+        return replace(one, **joined)
 
 
 def _nothing(batch: Batch) -> LossTerms:

@@ -177,7 +177,7 @@ class StepGraph(Graph):
 
 def graphs_of(model: CaptionModel) -> list[Graph]:
     """All that there are for a model, in the order in which they run."""
-    if not model.exports:
+    if not model.exports or not model.decoder.exports:
         raise UserError(
             f"a {model.title} cannot be exported: there is no graph of its words; use it with torch."
         )

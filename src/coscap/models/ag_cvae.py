@@ -2,7 +2,11 @@
 
 x, v-bar ─▶ LSTM ─▶ h_T ┐
 classes, scores ─▶ c ─▶ sum_k c_k mu_k ┬─▶ linear ─▶ q(z | x, c, I) ─▶ z ─▶ decoder, at each word ─▶ x
-                                       └─▶ p(z | c) = N(sum_k c_k mu_k, sigma^2)
+                                       └─▶ p(z | c) = N(sum_k c_k mu_k, sum_k c_k^2 sigma^2)
+
+z = sum_k c_k z_k with z_k ~ N(mu_k, sigma^2): many categories make a narrow prior. The means are learnt. Published are
+fixed ones and a decoder that reads c too; the KL does not change when q and p are moved together, so that a learnt
+sum_k c_k mu_k is both at once.
 """
 
 import math
@@ -35,7 +39,7 @@ class AgCvae(CaptionLatentModel):
         self.posterior = nn.Linear(config.context_posterior + width, 2 * width)
         with torch.no_grad():  # begins around the prior's mean, with the prior's deviation or a part of it
             self.posterior.bias[:width] = 0
-            self.posterior.bias[width:] = self.log_variance + config.initial_log_variance
+            self.posterior.bias[width:] = config.initial_log_variance
 
     @classmethod
     def check(cls, config: ModelConfig) -> None:
@@ -50,24 +54,20 @@ class AgCvae(CaptionLatentModel):
     def latent_widths(cls, config: ModelConfig) -> tuple[int, int]:
         return config.context_latent, 0
 
-    @property
-    def log_variance(self) -> float:
-        """of the prior, log sigma^2"""
-        return 2 * math.log(self.config.category_deviation)
-
     def expect(self, regions: RegionValues) -> Gaussian:
         """p(z | c) of each picture, (P, Z)."""
         weights = category_weights(regions, self.config.classes).to(self.means.dtype)
         mean = weights @ self.means
-        return Gaussian(mean, torch.full_like(mean, self.log_variance))
+        log_variance = 2 * math.log(self.config.category_deviation) + weights.square().sum(1).log()  # (P,)
+        return Gaussian(mean, log_variance[:, None].expand_as(mean))
 
     def infer_caption(self, forced: TeacherForcedBatch) -> tuple[Tensor, Gaussian, Gaussian]:
         """A draw z (B, Z), q and p of each caption."""
         expected, rows = self.expect(forced.regions), forced.batch.rows
         p = Gaussian(expected.mean[rows], expected.log_variance[rows])
         read = self.encoder(self.posterior_words(forced.targets), forced)  # (B, H)
-        shift, log_variance = self.posterior(torch.cat([read, p.mean], dim=1)).chunk(2, dim=1)
-        q = Gaussian(p.mean + self.config.category_deviation * shift, log_variance)
+        shift, change = self.posterior(torch.cat([read, p.mean], dim=1)).chunk(2, dim=1)
+        q = Gaussian(p.mean + torch.exp(0.5 * p.log_variance) * shift, p.log_variance + change)
         return q.sample(self.caption_noise(forced, shift.shape[1]).to(shift.dtype)), q, p
 
     def infer(self, forced: TeacherForcedBatch, objects: str) -> InferredLatents:
@@ -86,9 +86,11 @@ class AgCvae(CaptionLatentModel):
     def start_latents(
         self, regions: RegionValues, context_keys: Tensor, object_keys: Tensor, given: Latents
     ) -> LatentStart:
-        mean = self.expect(regions).mean  # (P, Z)
-        mean = mean.repeat_interleave(len(context_keys) // len(mean), dim=0)  # (N, Z)
-        return LatentStart(LatentState.once(mean, mean.shape[1], context_keys, given.context, given.lengths))
+        p = self.expect(regions)
+        both = torch.cat([p.mean, p.log_variance], dim=1)  # (P, 2 Z)
+        both = both.repeat_interleave(len(context_keys) // len(both), dim=0)  # (N, 2 Z)
+        width = self.config.context_latent
+        return LatentStart(LatentState.once(both, width, context_keys, given.context, given.lengths))
 
     def draw(self, tokens: UniqueTokens, state: DecodeState) -> tuple[LatentState | None, LatentState | None]:
         """z ~ p(z | c) before the first word, the same z from then on."""
@@ -96,7 +98,7 @@ class AgCvae(CaptionLatentModel):
         if state.step:
             return latent, None
         assert latent is not None and latent.condition is not None
-        p = Gaussian(latent.condition, torch.full_like(latent.condition, self.log_variance))
+        p = Gaussian.of(latent.condition)
         return latent.draw(p, latent.prior, CONTEXT_NOISE, 0, shared.temperatures[0], shared.mode), None
 
 

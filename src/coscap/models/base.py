@@ -5,7 +5,7 @@ A kind of model says what its latents are: `infer` under teacher forcing, `start
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -50,6 +50,7 @@ class LossTerms:
     words: Tensor  # (B,) words scored, END included
     context_dimensions: Tensor  # (Zm,) KL of each dimension, a mean over words, without gradient
     object_dimensions: Tensor  # (Zo,); where p(z^o) is over regions, one more: the choice of the region
+    figures: Mapping[str, Tensor] = field(default_factory=dict)  # sums over captions that the log shows too
 
     def objective(self, kl_context: float = 1.0, kl_object: float = 1.0, extra: float = 1.0) -> Tensor:
         """The mean over the captions of their sums over words; a gradient for each caption of the batch
@@ -126,6 +127,9 @@ class CaptionModel(nn.Module, ABC):
     draws: ClassVar[bool] = True  # captions of a picture differ by draws of latents
     splits_objects: ClassVar[bool] = False  # z^m and z^o can be held, moved and exchanged apart
     learns_from_pseudo: ClassVar[bool] = False  # `coscap.models.pseudo` can fill slots with it
+    learns_from_reward: ClassVar[bool] = (
+        False  # log p of a caption is known in evaluation mode, with its gradient
+    )
     reads_text: ClassVar[bool] = False  # it learns from sentences without pictures, as `LanguageModel` does
     exports: ClassVar[bool] = True  # `coscap.export` has graphs of it
     embeds_words: ClassVar[bool] = True  # posteriors and priors read words, besides the decoder

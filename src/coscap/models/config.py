@@ -21,8 +21,8 @@ class ModelConfig(BaseModel):
     nbt (words of a template, or a region and then its name), dcc (a language model and a classifier of words, each
     learnt by itself), noc (pictures, text and captions learn the same words)."""
     decoder: str = "updown"
-    """Which decoder: updown (attention over regions), mean (one LSTM on the mean feature, without attention),
-    text (one LSTM that reads words alone, for a dcc or noc)."""
+    """Which decoder: updown (attention over regions), mean (one LSTM on the mean feature, without attention), first
+    (one LSTM that reads mean feature and latent once, before the first word), text (one that reads words alone)."""
     vocabulary: int = Field(10_000, ge=7)
     """Entries of the vocabulary, the six special ones included."""
 
@@ -130,10 +130,15 @@ class ModelConfig(BaseModel):
     """Words that a dcc or noc looks for in a picture besides the classes: those that most training pictures have."""
     concept_weight: float = Field(0.1, ge=0)
     """Weight of the loss of finding them."""
+    fixed_words: bool = True
+    """The word vectors of a noc stay as they were read or counted; false: they are learnt on."""
     coverage_weight: float = Field(0.3, ge=0)
     """Weight of an lstm_p's coverage of the detected objects that a caption names."""
     finer_names: int = Field(8, ge=1)
     """Words of a class that an nbt may choose from, of each number: those that training captions have most often."""
+    novel_like: dict[str, str] = {}
+    """For an nbt: the seen class that a class is read as which no caption names (zebra: horse). A region then looks and
+    a word reads like the seen one; what is said is still its own name."""
     pointer_weight: float = Field(1.0, ge=0)
     """Weight of what teaches an nbt to take the names of detected objects from regions and all other words from the
     vocabulary; 1 is the published loss."""

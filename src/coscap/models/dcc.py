@@ -1,8 +1,8 @@
 """DCC, the deep compositional captioner (Hendricks et al. 2016): a lexical classifier and a language model, each learnt
 by itself, and a layer over both that is learnt from captions; novel words borrow what it learnt of a similar word.
 
-text ─▶ language model ─▶ h_t ────────────────────────────────┐
-detector, v-bar ─▶ classifier of words ─▶ f, a word's presence ┴─▶ softmax(W_L h_t + W_I f + b) ─▶ p(x_t)
+text ─▶ language model ─▶ [x_{t-1}, h_t] = l_t ────────────────┐
+detector, v-bar ─▶ classifier of words ─▶ f, a word's presence ┴─▶ softmax(W_L l_t + W_I f + b) ─▶ p(x_t)
 when captioning, for a novel class n that is like the seen class c:
     W[n] = W[c],   W_I[n, n] = W_I[c, c],   W_I[n, c] = W_I[c, n] = 0
 """
@@ -31,7 +31,7 @@ log = logging.getLogger("coscap.models")
 
 
 class Dcc(LanguageModel):
-    """p(x_t | x_{<t}, I) = softmax(W_L h_t + W_I f(I) + b)"""
+    """p(x_t | x_{<t}, I) = softmax(W_L [x_{t-1}, h_t] + W_I f(I) + b)"""
 
     title = "DCC"
     own_settings = ("concepts", "concept_weight")
@@ -41,7 +41,7 @@ class Dcc(LanguageModel):
 
     def __init__(self, config: ModelConfig, decoder: type[UpDownDecoder]) -> None:
         super().__init__(config, decoder)
-        width = config.language_lstm + config.classes + config.concepts
+        width = self.language_width(config) + config.classes + config.concepts
         self.register_buffer("names", torch.full((config.classes, 2), -1))
         self.register_buffer("similar", torch.arange(config.classes))
         self.register_buffer("concept_tokens", torch.full((config.concepts,), PAD))
@@ -75,8 +75,8 @@ class Dcc(LanguageModel):
             else:
                 self.similar[label] = int(seen[int(np.flatnonzero(names[seen, 0] == found)[0])])
 
-    def language_state(self, hidden: Tensor) -> Tensor:
-        return hidden.detach()  # captions do not teach the language model
+    def language_state(self, read: Tensor) -> Tensor:
+        return read.detach()  # captions do not teach the language model
 
     def picture_words(self, pictures: RegionValues) -> Tensor:
         known = torch.sigmoid(self.classifier(pictures.mean)).detach()
@@ -98,7 +98,7 @@ class Dcc(LanguageModel):
         weight, bias, first = (
             self.caption_weight.clone(),
             self.caption_bias.clone(),
-            self.config.language_lstm,
+            self.language_width(self.config),
         )
         for novel in (
             (self.similar != torch.arange(len(self.similar), device=bias.device)).nonzero()[:, 0].tolist()

@@ -78,6 +78,7 @@ class UpDownDecoder(nn.Module):
     """`latent` is the width of z_t, `objects` that of z^o_t for the further inlets (0: there is none)."""
 
     attends: ClassVar[bool] = True  # it looks at regions, so that slots can be filled from them
+    exports: ClassVar[bool] = True  # `coscap.export` has graphs of it
 
     def __init__(self, config: ModelConfig, latent: int, objects: int) -> None:
         super().__init__()

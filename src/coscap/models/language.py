@@ -1,7 +1,7 @@
 """A language model that learns from text alone, and what a picture adds to its words: what DCC and NOC share.
 
-x_{t-1} ─▶ LSTM ─▶ h_t ─▶ state of the language ┬─▶ softmax(W [state, picture] + b) ─▶ p(x_t | x_{<t}, I)
-regions ─▶ words of the picture ────────────────┘        sentences without pictures ─▶ p(x_t | x_{<t})
+x_{t-1} ─▶ LSTM ─▶ [x_{t-1}, h_t] ─▶ state of the language ┬─▶ softmax(W [state, picture] + b) ─▶ p(x_t | x_{<t}, I)
+regions ─▶ words of the picture ────────────────────────────┘        sentences without pictures ─▶ p(x_t | x_{<t})
 """
 
 from abc import abstractmethod
@@ -15,7 +15,7 @@ from coscap.data.sentences import Sentences
 from coscap.models import kernels
 from coscap.models.base import CaptionModel, InferredLatents, LossTerms, TeacherForcedBatch
 from coscap.models.config import ModelConfig
-from coscap.models.decoder import NEVER, Shared
+from coscap.models.decoder import NEVER, OutputLayer, Shared, UpDownDecoder
 from coscap.models.kernels import CellState, InputGates, Packing, RowGroups, UniqueTokens
 from coscap.models.latents import LatentState
 from coscap.models.mean_decoder import MeanDecoder
@@ -49,6 +49,16 @@ class LanguageModel(CaptionModel):
     exports = False
     reads_text = True
 
+    def __init__(self, config: ModelConfig, decoder: type[UpDownDecoder]) -> None:
+        super().__init__(config, decoder)
+        read = config.model_copy(update={"language_lstm": self.language_width(config)})
+        self.output = OutputLayer(read, self.decoder_words, 0)  # of the language model alone
+
+    @staticmethod
+    def language_width(config: ModelConfig) -> int:
+        """Width of [x_{t-1}, h_t]."""
+        return config.decoder_words + config.language_lstm
+
     @classmethod
     def check(cls, config: ModelConfig) -> None:
         if config.decoder != "text":
@@ -68,8 +78,8 @@ class LanguageModel(CaptionModel):
         """Take what a new model needs from sentences and word vectors, (V, D)."""
 
     @abstractmethod
-    def language_state(self, hidden: Tensor) -> Tensor:
-        """What the captions' layer reads of h_t; (N, H) -> (N, S)"""
+    def language_state(self, read: Tensor) -> Tensor:
+        """What the captions' layer reads of the language. read: (N, D + H) [x_{t-1}, h_t] -> (N, S)"""
 
     @abstractmethod
     def picture_words(self, pictures: RegionValues) -> Tensor:
@@ -79,14 +89,16 @@ class LanguageModel(CaptionModel):
     def caption_layer(self) -> tuple[Tensor, Tensor]:
         """Its weight (V, S + K) and bias (V,)."""
 
-    def caption_inputs(self, hidden: Tensor, pictures: RegionValues, owners: Tensor) -> Tensor:
-        """(N, S + K); owners: (N,) the picture of each row"""
-        return torch.cat([self.language_state(hidden), self.picture_words(pictures)[owners]], dim=1)
+    def caption_inputs(self, words: Tensor, hidden: Tensor, pictures: RegionValues, owners: Tensor) -> Tensor:
+        """(N, S + K); words: (N, D) embedded x_{t-1}, hidden: (N, H), owners: (N,) the picture of each row"""
+        state = self.language_state(torch.cat([words, hidden], dim=1))
+        return torch.cat([state, self.picture_words(pictures)[owners]], dim=1)
 
     def reconstruction(self, forced: TeacherForcedBatch, hidden: Tensor, latents: InferredLatents) -> Tensor:
         smoothing = self.config.label_smoothing if self.training else 0.0
         never = torch.tensor(NEVER, device=hidden.device)
-        inputs = self.caption_inputs(hidden, forced.regions, forced.owners)
+        words = self.decoder_words(self.input_tokens(forced))
+        inputs = self.caption_inputs(words, hidden, forced.regions, forced.owners)
         return kernels.cross_entropy(inputs, *self.caption_layer(), forced.targets, never, smoothing)
 
     def decode(
@@ -104,7 +116,8 @@ class LanguageModel(CaptionModel):
         )
         assert shared.pictures is not None
         weight, bias = self.caption_layer()
-        logits = torch.addmm(bias, self.caption_inputs(hidden, shared.pictures, groups.owners), weight.t())
+        inputs = self.caption_inputs(tokens.spread(words), hidden, shared.pictures, groups.owners)
+        logits = torch.addmm(bias, inputs, weight.t())
         logits.index_fill_(1, torch.tensor(NEVER, device=logits.device), float("-inf"))
         logs = torch.log_softmax(logits, dim=1)
         logs[:, UNK] = float("-inf")
@@ -119,8 +132,9 @@ class LanguageModel(CaptionModel):
         first = targets.new_full((packing.sizes[0],), START)
         previous = torch.cat([first, targets[packing.previous]])
         assert isinstance(self.decoder, TextDecoder)
-        hidden = self.decoder.read(self.decoder_words(previous), packing)
-        return packing.sums(self.output(hidden, None, targets))
+        read = self.decoder_words(previous)  # (N, D)
+        hidden = self.decoder.read(read, packing)
+        return packing.sums(self.output(torch.cat([read, hidden], dim=1), None, targets))
 
     def picture_loss(self, pictures: RegionBatch) -> Tensor | None:
         """What pictures without captions teach, (P,); None: nothing."""

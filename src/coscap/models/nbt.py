@@ -4,8 +4,11 @@ h_t ─▶ a_t over [v_1 .. v_R, sentinel s_t] ┬─ sentinel ─▶ softmax(W 
                                            └─ region r ─▶ number ─▶ finer name among its class's words ──┴─▶ p(x_t)
 s_t = sigmoid(W_x x_{t-1} + W_h h_{t-1}) * h_t
 
-The words that name a detected object are learnt as choices of its regions, all others as words of the template.
+The words that name a detected object are learnt as choices of its regions, all others as words of the template. A class
+that no caption names can be read as a seen one (`novel_like`): its embedding and those of its words are the other's.
 """
+
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,10 +16,12 @@ from torch import Tensor, nn
 
 from coscap.data import Prepared
 from coscap.data.prepared import ranges
+from coscap.errors import UserError
 from coscap.models.base import TeacherForcedBatch
 from coscap.models.config import ModelConfig
-from coscap.models.decoder import UpDownDecoder
-from coscap.models.kernels import RowGroups, uniform
+from coscap.models.decoder import Shared, UpDownDecoder
+from coscap.models.kernels import CellState, RowGroups, UniqueTokens, uniform
+from coscap.models.latents import LatentState
 from coscap.models.pointing import (
     Pointing,
     PointingModel,
@@ -25,7 +30,7 @@ from coscap.models.pointing import (
     matching,
     picture_names,
 )
-from coscap.models.regions import RegionValues
+from coscap.models.regions import RegionValues, label_tokens
 from coscap.text.objects import ObjectClasses
 from coscap.text.vocabulary import UNK, Vocabulary
 from coscap.vision.regions import Recipe
@@ -37,8 +42,9 @@ class Nbt(PointingModel):
     """p(x_t | x_{<t}, I) = p_t(sentinel) p(x_t | template) + sum_r p_t(r) p(number | r) p(x_t | number, r)"""
 
     title = "NBT"
-    own_settings = ("finer_names", "pointer_weight")
+    own_settings = ("finer_names", "pointer_weight", "novel_like")
     names: Tensor  # (L, 2, K) tokens for one and for several of each label
+    read_as: Tensor  # (V,) the token whose embedding the decoder reads in place of each; only with novel_like
     name_prior: Tensor  # (L, 2, K) log of how often training captions have them
 
     def __init__(self, config: ModelConfig, decoder: type[UpDownDecoder] = UpDownDecoder) -> None:
@@ -50,6 +56,8 @@ class Nbt(PointingModel):
         )
         self.register_buffer("names", torch.full((labels, 2, config.finer_names), -1))
         self.register_buffer("name_prior", torch.zeros(labels, 2, config.finer_names))
+        if config.novel_like:
+            self.register_buffer("read_as", torch.arange(config.vocabulary))
         self.pointer_key = nn.Linear(config.value_width, width)
         self.pointer_query = nn.Linear(hidden, width, bias=False)
         self.pointer_score = uniform(width, width=width)
@@ -66,6 +74,18 @@ class Nbt(PointingModel):
         super().set_names(recipe, objects, vocabulary)
         self.every_name = class_words(recipe, objects, vocabulary)
         self._keep(torch.zeros(len(vocabulary)))
+        tokens = label_tokens(recipe, objects, vocabulary)
+        for novel, seen in self.config.novel_like.items():
+            self._read_as(_label(recipe, novel), _label(recipe, seen), tokens)
+        self.regions.set_label_tokens(tokens)
+
+    def _read_as(self, novel: int, seen: int, tokens: Tensor) -> None:
+        """Let a class look and read like another. tokens: (L,) of all labels, changed here"""
+        self.regions.read_as[novel + 1] = seen + 1  # row 0 of the class embedding is for no class
+        tokens[novel] = tokens[seen]
+        for own, other in zip(self.every_name[novel], self.every_name[seen], strict=True):
+            if other:
+                self.read_as[own] = other[0]
 
     def read_captions(self, prepared: Prepared) -> None:
         captions, offsets = prepared.trainable("train"), prepared.arrays["word_offsets"]
@@ -90,6 +110,23 @@ class Nbt(PointingModel):
 
     def name_tokens(self) -> Tensor:
         return self.names.flatten(1)
+
+    def input_tokens(self, forced: TeacherForcedBatch) -> Tensor:
+        tokens = super().input_tokens(forced)
+        return self.read_as[tokens] if self.config.novel_like else tokens
+
+    def decode(
+        self,
+        tokens: UniqueTokens,
+        context: LatentState | None,
+        objects: LatentState | None,
+        shared: Shared,
+        groups: RowGroups,
+        state: CellState,
+    ) -> tuple[Tensor, Tensor, CellState]:
+        if self.config.novel_like:
+            tokens = replace(tokens, ids=self.read_as[tokens.ids])
+        return super().decode(tokens, context, objects, shared, groups, state)
 
     def point(
         self, pictures: RegionValues, groups: RowGroups, words: Tensor, before: Tensor, hidden: Tensor
@@ -140,6 +177,15 @@ class Nbt(PointingModel):
         copied, found = matching(pointing, forced.targets)
         path = torch.where(found & forced.slots, copied, vocabulary)
         return self.config.pointer_weight * forced.packing.sums(marginal - path)
+
+
+def _label(recipe: Recipe, name: str) -> int:
+    if name not in recipe.classes:
+        raise UserError(
+            f"field model.novel_like: {recipe.name} does not know {name!r}; its classes are "
+            f"{', '.join(recipe.classes[:5])}, ..."
+        )
+    return recipe.classes.index(name)
 
 
 def class_words(

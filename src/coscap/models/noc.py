@@ -1,10 +1,11 @@
 """NOC, the novel object captioner (Venugopalan et al. 2017): pictures, text and captions learn the same words jointly.
 
-text ─▶ language model ─▶ h_t ─▶ W tanh(S h_t) ┐
-v-bar ─▶ W_I v-bar + b_I ──────────────────────┴─ sum ─▶ softmax ─▶ p(x_t)
+text ─▶ language model ─▶ [x_{t-1}, h_t] = l_t ─▶ W tanh(S l_t) ┐
+v-bar ─▶ W_I v-bar + b_I ───────────────────────────────────────┴─ sum ─▶ softmax ─▶ p(x_t)
 loss = captions + sentences without pictures + which words a picture has, captioned or not, each a yes or a no
 
-The words begin as vectors in which words that are used alike are near each other.
+The words are vectors in which words that are used alike are near each other, before the LSTM and as W. They stay as
+they are (`fixed_words`): captions, which never have a novel word, could only push it away from all that they say.
 """
 
 import torch
@@ -32,7 +33,8 @@ class Noc(LanguageModel):
     """p(x_t | x_{<t}, I) = softmax(language(x_{<t}) + picture(I))"""
 
     title = "NOC"
-    own_settings = ("concepts", "concept_weight")
+    learns_from_reward = True
+    own_settings = ("concepts", "concept_weight", "fixed_words")
     names: Tensor  # (C, 2) tokens for one and for several of each class
     concept_tokens: Tensor  # (K,) the words that are looked for in captions; PAD for none
 
@@ -43,6 +45,8 @@ class Noc(LanguageModel):
         self.picture = nn.Linear(config.value_width, config.vocabulary)
         nn.init.constant_(self.picture.bias, 0.0)
         nn.init.normal_(self.picture.weight, std=0.01)
+        if config.fixed_words:
+            self.decoder_words.weight.requires_grad_(False)  # W too, where tie_words makes them one
 
     def set_names(self, recipe: Recipe, objects: ObjectClasses, vocabulary: Vocabulary) -> None:
         super().set_names(recipe, objects, vocabulary)
@@ -65,8 +69,8 @@ class Noc(LanguageModel):
         known = torch.from_numpy(vectors.any(1))
         words[known] = torch.from_numpy(vectors)[known].to(words.dtype)
 
-    def language_state(self, hidden: Tensor) -> Tensor:
-        return self.output.last(hidden)
+    def language_state(self, read: Tensor) -> Tensor:
+        return self.output.last(read)
 
     def picture_words(self, pictures: RegionValues) -> Tensor:
         return pictures.mean

@@ -31,6 +31,7 @@ class PointingModel(CaptionModel):
 
     draws = False
     embeds_words = False
+    learns_from_reward = True
     exports = False
 
     @classmethod

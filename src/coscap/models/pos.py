@@ -1,6 +1,6 @@
 """POS (Deshpande et al. 2019): a picture's likely part-of-speech templates, and a decoder that follows one.
 
-x ─▶ tags ─▶ nearest of K templates s ──────▶ embedding ─▶ z, the same at each word ─▶ decoder ─▶ x
+x ─▶ tags ─▶ nearest of K templates s ─▶ LSTM over its tags ─▶ z, the same at each word ─▶ decoder ─▶ x
 v-bar ─▶ linear, ReLU, linear ─▶ p(s | I)          -log p(x, s | I) = -log p(x | s, I) - log p(s | I)
 
 k captions come from k templates: the likeliest ones, or those that Gumbel noise puts first, which is a sample
@@ -23,7 +23,26 @@ from coscap.models.latents import Latents, LatentState
 from coscap.models.noise import uniforms
 from coscap.models.once import CaptionLatentModel
 from coscap.models.regions import RegionValues
-from coscap.models.templates import LENGTH, k_medoids, load_tagger, tag_sequences, token_tags
+from coscap.models.templates import LENGTH, TAGS, k_medoids, load_tagger, tag_sequences, token_tags
+
+TAG_WIDTH = 32
+
+
+class TemplateEncoder(nn.Module):
+    """tags ─▶ LSTM ─▶ h at the last tag"""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.tags = nn.Embedding(len(TAGS), TAG_WIDTH)
+        self.lstm = nn.LSTM(TAG_WIDTH, width, batch_first=True)
+
+    def forward(self, templates: Tensor) -> Tensor:
+        """templates: (B, LENGTH), 0 after the last tag -> (B, Z)"""
+        hidden, _ = self.lstm(self.tags(templates))  # (B, LENGTH, Z)
+        places = torch.arange(templates.shape[1], device=templates.device)
+        last = torch.where(templates != 0, places, 0).amax(1)  # (B,)
+        found: Tensor = hidden[torch.arange(len(last), device=last.device), last]
+        return found
 
 
 class Pos(CaptionLatentModel):
@@ -39,7 +58,7 @@ class Pos(CaptionLatentModel):
         super().__init__(config, decoder)
         self.register_buffer("token_tags", torch.zeros(config.vocabulary, dtype=torch.long))
         self.register_buffer("templates", torch.zeros(config.templates, LENGTH, dtype=torch.long))
-        self.embedding = nn.Embedding(config.templates, config.context_latent)
+        self.encoder = TemplateEncoder(config.context_latent)
         self.classifier = nn.Sequential(
             nn.Linear(config.value_width, config.context_prior),
             nn.ReLU(),
@@ -70,14 +89,15 @@ class Pos(CaptionLatentModel):
         logs = torch.log_softmax(self.classifier(forced.regions.mean), dim=1)  # (P, K)
         # The posterior is certain of s, so that KL(q || p) = -log p(s | I).
         cost, drawn = self.at_first_words(forced, -logs[batch.rows, chosen][:, None])
-        z = self.embedding(chosen)[forced.packing.captions]
+        z = self.encoder(self.templates[chosen])[forced.packing.captions]
         return InferredLatents(context=z, kl_context=cost, context_draws=drawn)
 
     def encode(
         self, batch: Batch, *, generator: torch.Generator | None = None, keys: Tensor | None = None
     ) -> Latents:
-        """The embedded template of each caption, (B, 1, Z)."""
-        return Latents(lengths=batch.lengths, context=self.embedding(self.template_of(batch.words))[:, None])
+        """The encoded template of each caption, (B, 1, Z)."""
+        templates = self.templates[self.template_of(batch.words)]
+        return Latents(lengths=batch.lengths, context=self.encoder(templates)[:, None])
 
     # Decoding, word by word
 
@@ -97,7 +117,7 @@ class Pos(CaptionLatentModel):
         assert latent is not None and latent.condition is not None
         logs, keys = latent.condition[::draws], latent.keys[::draws]  # (P, K), (P,)
         chosen = self.choose(logs, keys, draws, state.shared.temperatures[0]).flatten()  # (N,)
-        drawn = latent.next(self.embedding(chosen), latent.prior, 0)
+        drawn = latent.next(self.encoder(self.templates[chosen]), latent.prior, 0)
         return replace(state, context=replace(drawn, condition=None))
 
     def choose(self, logs: Tensor, keys: Tensor, draws: int, temperature: float) -> Tensor:

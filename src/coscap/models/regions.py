@@ -32,6 +32,7 @@ class RegionEncoder(nn.Module):
     """
 
     label_tokens: Tensor
+    read_as: Tensor
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -39,6 +40,10 @@ class RegionEncoder(nn.Module):
         # Row 0 is for regions without a class: cells of the grid; the last one, if there are words, for all of them.
         kinds = config.classes + 1 + (config.region_words > 0)
         self.classes = nn.Embedding(kinds, config.class_embedding) if config.class_embedding else None
+        if config.novel_like:
+            self.register_buffer(
+                "read_as", torch.arange(kinds)
+            )  # the row of each kind; of a novel class another's
         self.project = (
             nn.Linear(config.described_width, config.region_projection) if config.region_projection else None
         )
@@ -105,7 +110,7 @@ class RegionEncoder(nn.Module):
         parts = [features]
         if self.classes is not None:
             kinds = (regions.labels[:, :width] + 1).clamp(max=self.classes.num_embeddings - 1)
-            parts.append(self.classes(kinds))
+            parts.append(self.classes(self.read_as[kinds] if self.config.novel_like else kinds))
         if self.config.geometry:
             x1, y1, x2, y2 = regions.boxes[:, :width].unbind(2)
             w, h = x2 - x1, y2 - y1

@@ -15,6 +15,7 @@ from coscap.models.config import ModelConfig, read_config
 from coscap.models.cos_cvae import CosCvae
 from coscap.models.dcc import Dcc
 from coscap.models.decoder import UpDownDecoder
+from coscap.models.first_decoder import FirstDecoder
 from coscap.models.language import TextDecoder
 from coscap.models.lnfmm import Lnfmm
 from coscap.models.lstm_p import LstmP
@@ -37,7 +38,12 @@ KINDS: dict[str, type[CaptionModel]] = {
     "dcc": Dcc,
     "noc": Noc,
 }
-DECODERS: dict[str, type[UpDownDecoder]] = {"updown": UpDownDecoder, "mean": MeanDecoder, "text": TextDecoder}
+DECODERS: dict[str, type[UpDownDecoder]] = {
+    "updown": UpDownDecoder,
+    "mean": MeanDecoder,
+    "first": FirstDecoder,
+    "text": TextDecoder,
+}
 PRESETS = ("paper", "released", "small")
 
 

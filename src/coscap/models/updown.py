@@ -9,6 +9,7 @@ class UpDown(CaptionModel):
     title = "up-down"
     draws = False
     embeds_words = False
+    learns_from_reward = True
 
     def infer(self, forced: TeacherForcedBatch, objects: str) -> InferredLatents:
         return InferredLatents()

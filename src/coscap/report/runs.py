@@ -17,12 +17,14 @@ METHODS = {
     "paired": "COS-CVAE (paired)",
     "seq_cvae": "Seq-CVAE (attn)",
     "seq_cvae, mean": "Seq-CVAE",
+    "ag_cvae, first": "AG-CVAE",
     "ag_cvae, mean": "AG-CVAE",
     "ag_cvae": "AG-CVAE (attn)",
     "pos": "POS",
     "lnfmm": "LNFMM",
     "updown": "UpDown",
     "ps3": "PS3",
+    "reward": "UpDown (reward)",
     "lstm_p": "LSTM-P",
     "nbt": "NBT",
     "dcc, text": "DCC",
@@ -76,6 +78,8 @@ def open_run(given: str) -> Run:
         role = "pseudo" if with_pseudo else "paired"
     if kind == "updown" and setup.get("partial"):
         role = "ps3"
+    if kind == "updown" and setup.get("reward"):
+        role = "reward"
     decoder = config["model"].get("decoder", "updown")
     if decoder != "updown":
         role = f"{role}, {decoder}"

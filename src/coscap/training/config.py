@@ -129,6 +129,40 @@ class Partial(Section):
     """Epochs of paired training before captions are completed: a model must be able to write first."""
 
 
+class Reward(Section):
+    captions: Path | None = None
+    """Pseudo captions of pictures of the split `unpaired`, as `coscap sample` writes them; none: only pictures with
+    captions are sampled."""
+    novel: float = Field(default=0.5, ge=0, le=1)
+    """With `captions`: the part of the pictures that are drawn from those with pseudo captions."""
+    share: float = Field(default=0.25, gt=0, le=1)
+    """Pictures in a step, for each caption of the batch."""
+    draws: int = Field(default=5, ge=2)
+    """Captions sampled of each picture."""
+    baseline: Literal["mean", "greedy"] = "mean"
+    """What a reward is compared with: the mean of the picture's other samples, or its greedy caption's."""
+    cider: float = Field(default=1.0, ge=0)
+    """Weight of CIDEr-D in the reward."""
+    f1: float = Field(default=1.0, ge=0)
+    """Weight of the F1 of the classes that a caption names, against those that the detector is sure of."""
+    classes: tuple[str, ...] = ()
+    """The classes that count for F1, such as those that no caption names; empty: all that the detector knows."""
+    score: float = Field(default=0.5, ge=0, le=1)
+    """The score from which a class is sure."""
+    weight: float = Field(default=1.0, gt=0)
+    """Weight of the expected reward beside the captions' loss."""
+    from_epoch: float = Field(default=0.0, ge=0)
+    """Epochs before the reward comes in; the stage usually begins with a trained model (`start`)."""
+
+    @model_validator(mode="after")
+    def _worth_something(self) -> Self:
+        if self.cider == self.f1 == 0:
+            raise ValueError(
+                "cider and f1 are both 0, so every caption is worth the same; give one a weight above 0"
+            )
+        return self
+
+
 OF_LOSS = frozenset({"loss", "reconstruction"})  # figures that need captions; the others need pictures
 
 
@@ -202,6 +236,8 @@ class TrainConfig(Section):
     partial: Partial | None = None
     """Pictures without captions, of which detected classes are known (PS3): a constrained search completes captions
     that name them, and the model learns from these, at each step anew."""
+    reward: Reward | None = None
+    """The model's own samples, rewarded by CIDEr-D and by F1 of what the detector is sure of (after PS-NOC)."""
     ema_decay: float = Field(default=0.0, ge=0, lt=1)
     """Decay of an exponential moving average of the weights, which is then what is validated and exported; 0: none."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"

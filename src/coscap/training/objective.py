@@ -2,7 +2,8 @@
 
     paired captions ─▶ model.loss ─▶ reconstruction, kl_context, kl_object, extra        -L   (eq. 6)
     second term     ─▶ term(...)  ─▶ pseudo_reconstruction, pseudo_kl_context, ...       -L^  (eq. 8)
-    further terms   ─▶ term(...)  ─▶ text_reconstruction, partial_reconstruction, ...    sentences; completed captions
+    further terms   ─▶ term(...)  ─▶ text_reconstruction, partial_reconstruction, ...    sentences; completed captions;
+                                                                                         rewarded samples
 
     objective = (1 - alpha) L + alpha L^                                                 (appendix A)
 
@@ -29,7 +30,9 @@ COUNTED = {
     "kl_object": "free_object",
     "extra": "extra",
 }  # the name of a term in the log, and the field of LossTerms that the objective counts for it
-PSEUDO, TEXT, PARTIAL = "pseudo_", "text_", "partial_"  # the names of a further term's parts begin with these
+# The names of a further term's parts begin with these.
+PSEUDO, TEXT, PARTIAL, REWARD = "pseudo_", "text_", "partial_", "reward_"
+REWARDED = ("value", "cider", "f1", "unique")
 ACTIVE = 0.01  # nats a word: a latent dimension with a greater KL carries something
 
 
@@ -69,6 +72,9 @@ def weights_at(config: TrainConfig, epoch: float, step: int = 0) -> dict[str, fl
     if config.partial is not None:
         factor = config.partial.weight if epoch >= config.partial.from_epoch else 0.0
         weights |= {PARTIAL + name: factor * weight for name, weight in paired.items()}
+    if config.reward is not None:
+        factor = config.reward.weight if epoch >= config.reward.from_epoch else 0.0
+        weights |= {REWARD + name: factor * weight for name, weight in paired.items()}
     return weights
 
 
@@ -108,6 +114,7 @@ def weighed(
         weights[prefix + name] * getattr(terms, field).float().sum() for name, field in COUNTED.items()
     ]
     sums = {prefix + name: getattr(terms, name).detach().float().sum() for name in COUNTED}
+    sums |= {prefix + name: value for name, value in terms.figures.items()}
     return torch.stack(counted).sum(), sums
 
 
@@ -123,10 +130,12 @@ def dimension_sums(terms: LossTerms) -> dict[str, Tensor]:
 
 def figures(sums: Mapping[str, Tensor], captions: float) -> dict[str, float]:
     """Sums as figures for people: nats a caption, nats a word, and how many latent dimensions are in use."""
-    words = float(sums["words"])
+    words, sampled = float(sums["words"]), float(sums.get(REWARD + "captions", 0.0))
     shown = {
         name: float(value) / captions for name, value in sums.items() if value.ndim == 0 and name != "words"
     }
+    if sampled:  # these are means over the sampled captions
+        shown |= {REWARD + name: float(sums[REWARD + name]) / sampled for name in REWARDED}
     shown["reconstruction_per_word"] = float(sums["reconstruction"]) / words
     for latent in ("context", "object"):
         dimensions = sums[f"{latent}_dimensions"]

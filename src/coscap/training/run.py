@@ -34,7 +34,7 @@ from coscap.training.interrupt import StopRequest, stop_on_signals
 from coscap.training.lock import run_lock
 from coscap.training.log import Log, board_class, cut_log
 from coscap.training.loop import Export, RunOutcome, Trainer
-from coscap.training.objective import PARTIAL, PSEUDO, TEXT, EveryTerm, Term
+from coscap.training.objective import PARTIAL, PSEUDO, REWARD, TEXT, EveryTerm, Term
 from coscap.training.pieces import seed_all
 from coscap.training.start import weights_to_begin_with
 from coscap.training.validate import build_validator
@@ -143,6 +143,12 @@ def _check_kind(config: TrainConfig, model: ModelConfig) -> None:
             f"field text: a {model.kind} cannot learn from sentences, only a {readers} can; leave out `text`, or "
             "change model.kind."
         )
+    if config.reward is not None and not KINDS[model.kind].learns_from_reward:
+        able = [name for name, kind in KINDS.items() if kind.learns_from_reward]
+        raise UserError(
+            f"field reward: a {model.kind} cannot learn from rewarded samples, only a {' or '.join(able)} can, whose "
+            "log p of a caption is known; leave out `reward`, or change model.kind."
+        )
     if config.pseudo is not None and not DECODERS[model.decoder].attends:
         raise UserError(
             f"field pseudo: the decoder {model.decoder} looks at no region that could fill a slot; "
@@ -230,6 +236,10 @@ def _terms(
         from coscap.training.partial import PartialTerm
 
         found[PARTIAL] = PartialTerm(config.partial, prepared, store)
+    if config.reward is not None:
+        from coscap.training.reward import RewardTerm
+
+        found[REWARD] = RewardTerm(config.reward, prepared, store)
     return found
 
 
