@@ -133,7 +133,9 @@ def test_regions_are_those_of_the_detector(
             [open_picture(photo, least_side=captioner.detector.least_side)]
         )
         assert feed["labels"][0, seen].tolist() == regions.labels.tolist()
-        np.testing.assert_allclose(feed["boxes"][0, seen], regions.boxes, atol=3e-5)  # words: roots of differences
+        np.testing.assert_allclose(
+            feed["boxes"][0, seen], regions.boxes, atol=3e-5
+        )  # words: roots of differences
         np.testing.assert_allclose(feed["scores"][0, seen], regions.scores, atol=1e-5)
         np.testing.assert_allclose(feed["features"][0, seen], regions.features, atol=1e-3)
 

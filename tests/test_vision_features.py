@@ -184,9 +184,7 @@ def test_show_draws_the_words_where_they_are(tmp_path) -> None:
         r";opacity:[\d.]+'><span>([^<]+) ([\d.]+)</span>",
         out.read_text(),
     )
-    (tags,) = Tagger()(
-        [open_picture(photo, least_side=load_detector("builtin").least_side)], n=16, floor=0
-    )
+    (tags,) = Tagger()([open_picture(photo, least_side=load_detector("builtin").least_side)], n=16, floor=0)
     told = {word: (float(probability), *map(float, place)) for *place, word, probability in drawn}
     assert len(drawn) == out.read_text().count("class='word'") >= 10 and {"cup", "table"} <= set(told) <= {
         tag.word for tag in tags
