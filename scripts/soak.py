@@ -73,7 +73,7 @@ class Soak:
                 status = type(error).__name__
             with self.lock:
                 self.statuses[f"{kind.__name__} {status}"] += 1
-                if status == "500" or (kind is self.good and status not in ("200", "429", "503")):
+                if status == "500" or (kind == self.good and status not in ("200", "429", "503")):
                     self.bad.append(f"{kind.__name__} of request {number}: {status}")
 
     def ask(

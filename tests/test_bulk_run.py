@@ -88,7 +88,7 @@ def test_a_kill_costs_only_what_is_not_written(
     command = [sys.executable, "-m", "coscap", "bulk", *map(str, options), "--address", address]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until = time.monotonic() + 300
+        until = time.monotonic() + 900
         while not list(out.glob("part-*.parquet")) and process.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
     finally:

@@ -130,7 +130,7 @@ class Workspace:
                 f"{command.program} is not run by this test; mark it"
             )
             environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-            subprocess.run(["bash", "-ec", command.line], check=True, env=environment, timeout=120)
+            subprocess.run(["bash", "-ec", command.line], check=True, env=environment, timeout=600)
 
     def _run_coscap(self, command: Command) -> None:
         args = [name for word in command.words[1:] for name in self._files(word)]

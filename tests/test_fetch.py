@@ -97,7 +97,7 @@ def test_a_server_that_drips_does_not_hold_us(server: str) -> None:
     began = time.monotonic()
     with pytest.raises(UserError, match=r"took more than 0\.5 s"):
         fetch(f"{server}/drip", 1000, seconds=0.5)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 25  # the server would take fifty
 
 
 def test_redirects_into_a_private_network(server: str, monkeypatch: pytest.MonkeyPatch) -> None:

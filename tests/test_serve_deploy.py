@@ -9,7 +9,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from coscap import Captioner
 from coscap.serve.app import create_app
 from coscap.serve.connections import ConnectionPool
 from coscap.serve.limits import Limits
-from serving import serving
+from serving import PATIENCE, serving, until
 from tiny_captioner import save_tiny_model
 
 ROOT = Path(__file__).parents[1]
@@ -49,12 +48,11 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Conne
         check=True,
         capture_output=True,
     )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     captioner = Captioner.from_pretrained(save_tiny_model(folder / "tiny"))
-    app = create_app(captioner, hosts=[NAME, "127.0.0.1"], limits=Limits())
-    with serving(app) as (behind, pool):
+    limits = Limits(header_seconds=600)
+    app = create_app(captioner, hosts=[NAME, "127.0.0.1"], limits=limits)
+    with serving(app, limits) as (behind, pool), socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
         changes = {"/etc/ssl/": f"{folder}/", "listen 443": f"listen 127.0.0.1:{port}", ":8000": f":{behind}"}
         for old, new in changes.items():
             assert old in block
@@ -70,25 +68,22 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Conne
             f"http {{ access_log off; {paths}\n{block}\n}}\n"
         )
         command = [NGINX, "-p", str(folder), "-e", str(folder / "errors"), "-c", str(configuration)]
-        checked = subprocess.run([*command, "-t"], capture_output=True, text=True)
+        # nginx takes over a socket that listens already, as when it is replaced by a newer one: the port is ours.
+        given = {"env": {**os.environ, "NGINX": f"{listening.fileno()};"}, "pass_fds": [listening.fileno()]}
+        checked = subprocess.run([*command, "-t"], capture_output=True, text=True, **given)
         assert checked.returncode == 0, checked.stderr
-        running = subprocess.Popen(command)
+        running = subprocess.Popen(command, **given)
         try:
-            for _ in range(200):
-                with socket.socket() as one:
-                    if one.connect_ex(("127.0.0.1", port)) == 0:
-                        break
-                time.sleep(0.05)
             yield port, pool
         finally:
             running.terminate()
-            running.wait(20)
+            running.wait(PATIENCE)
 
 
 def ask(port: int, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any, Any]:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE, context=context)
     given = {"Host": NAME, **{name.replace("_", "-"): value for name, value in headers.items()}}
     connection.request(method, path, body, given)
     answer = connection.getresponse()
@@ -129,16 +124,17 @@ def test_half_sent_requests_stay_in_nginx(proxy: tuple[int, ConnectionPool]) -> 
     port, pool = proxy
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    until(lambda: len(pool) == 0)  # of the tests before
     sockets = []
     for start in (
         b"POST /captions HTTP/1.1\r\nHost: ",
         b"POST /captions HTTP/1.1\r\nHost: a\r\nContent-Length: 99\r\n\r\nx",
     ):
-        raw = socket.create_connection(("127.0.0.1", port), timeout=10)
+        raw = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         sockets.append(context.wrap_socket(raw))
         sockets[-1].sendall(start)
-    time.sleep(0.3)
-    assert len(pool) == 0
+    assert ask(port, "GET", "/health")[0] == 200  # nginx has gone on since, and passed this one on alone
+    until(lambda: len(pool) == 0)
     for one in sockets:
         one.close()
 

@@ -3,7 +3,9 @@
 import base64
 import hashlib
 import re
+import runpy
 import socket
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -98,3 +100,24 @@ def test_the_command_has_help_and_names_a_missing_model() -> None:
         assert option in told
     done = CliRunner().invoke(app, ["serve", "--port", "0", "--model", "no/such/folder/anywhere"])
     assert isinstance(done.exception, UserError)
+
+
+def test_a_soak_does_not_overlook_a_good_request_that_failed() -> None:
+    scripts = Path(__file__).parents[1] / "scripts"
+    soak_of = runpy.run_path(str(scripts / "soak.py"))["Soak"]
+
+    class Failing(soak_of):  # type: ignore[misc, valid-type]
+        """All that is asked is answered with 504; only the good requests should have been answered otherwise."""
+
+        def ask(self, *given: object) -> tuple[str, bytes]:
+            return "504", b""
+
+        def half_sent(self, chance: object) -> str:
+            return "left"
+
+        leaves = half_sent
+
+    corpus = [{"path": "/captions", "type": "text/plain", "body": ""}]
+    soak = Failing(port=0, photos=[b"photo"], corpus=corpus, left=60, seed=1)
+    soak.client()
+    assert 0 < soak.statuses["good 504"] == len(soak.bad) < 60

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from serving import PATIENCE, get, until
 from tiny_captioner import save_tiny_model
 
 PHOTO = Path(__file__).parents[1] / "examples" / "cat.jpg"
@@ -43,7 +44,7 @@ def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
         yield running, int(found[1])
     finally:
         running.kill()
-        running.wait(30)
+        running.wait()
 
 
 def multipart(n: int) -> tuple[bytes, dict[str, str]]:
@@ -57,7 +58,7 @@ def test_it_serves_and_a_signal_lets_it_finish_what_it_took(
     server: tuple[subprocess.Popen[str], int],
 ) -> None:
     running, port = server
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     connection.request("GET", "/")
     page = connection.getresponse()
     assert page.status == 200 and b"<!doctype html>" in page.read()
@@ -75,7 +76,7 @@ def test_it_serves_and_a_signal_lets_it_finish_what_it_took(
     statuses: list[int] = []
 
     def ask() -> None:
-        one = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        one = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         one.request("POST", "/captions", *multipart(20))
         answer = one.getresponse()
         statuses.append(answer.status if json.loads(answer.read())[0]["photo"] == "cat.jpg" else 0)
@@ -83,15 +84,11 @@ def test_it_serves_and_a_signal_lets_it_finish_what_it_took(
     askers = [threading.Thread(target=ask) for _ in range(3)]
     for asker in askers:
         asker.start()
-    watcher = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    for _ in range(2000):
-        watcher.request("GET", "/health")
-        if json.loads(watcher.getresponse().read())["waiting"] + len(statuses) == len(askers):
-            break
+    until(lambda: get(port, "/health")[1]["waiting"] + len(statuses) == len(askers))
     running.send_signal(signal.SIGTERM)
     for asker in askers:
-        asker.join(60)
-    running.wait(60)
+        asker.join(PATIENCE)
+    running.wait(PATIENCE)
     assert statuses == [200] * len(askers)
     assert running.stderr is not None
     assert "Traceback" not in running.stderr.read()

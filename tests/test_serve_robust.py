@@ -24,12 +24,13 @@ from PIL import Image
 
 from coscap import Captioner
 from coscap.cli.main import main
+from coscap.serve import app, guard, stage
 from coscap.serve.app import create_app
 from coscap.serve.limits import Limits
 from coscap.serve.run import Address
 from coscap.serve.telemetry import log_to_stderr
-from coscap.serve.worker import Upload, find_regions
-from serving import get, serving
+from coscap.serve.worker import Upload, Worker, find_regions
+from serving import PATIENCE, get, serving, until
 from tiny_captioner import save_tiny_model
 
 CAT = Path(__file__).parents[1] / "examples" / "cat.jpg"
@@ -65,14 +66,15 @@ def flat(width: int, height: int, kind: str = "PNG") -> bytes:
 def half_sent(port: int, count: int, start: bytes) -> list[socket.socket]:
     sockets = []
     for _ in range(count):
-        one = socket.create_connection(("127.0.0.1", port), timeout=10)
-        one.sendall(start)
+        one = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        with suppress(ConnectionError):  # its time may be over already
+            one.sendall(start)
         sockets.append(one)
     return sockets
 
 
 def closed(one: socket.socket) -> bool:
-    one.settimeout(5)
+    one.settimeout(PATIENCE)
     try:
         return one.recv(4096) == b""
     except ConnectionError:
@@ -84,39 +86,44 @@ def closed(one: socket.socket) -> bool:
 
 @pytest.mark.parametrize("start", [b"", HALF_HEADER, HALF_BODY])
 def test_300_half_sent_requests_do_not_stop_health(captioner: Captioner, start: bytes) -> None:
-    limits = Limits(header_seconds=1.0, connections=100)
+    limits = Limits(header_seconds=600, seconds=600, connections=100)
     with serving(create_app(captioner, limits), limits) as (port, pool):
         sockets = half_sent(port, 300, start)
-        began = time.monotonic()
+        until(lambda: len(pool) == 100)  # as many as may be, and none of them gives up
         assert get(port, "/health")[0] == get(port, "/ready")[0] == 200
-        assert time.monotonic() - began < 3
-        assert len(pool) <= 100
-        time.sleep(1.2)
-        for _ in range(100):  # those that were read as far as the body got an answer before they were closed
-            if len(pool) == 0:
-                break
-            time.sleep(0.05)
-        assert len(pool) == 0
-        assert get(port, "/health")[1]["waiting"] == 0
+        assert 90 < len(pool) <= 100
+        for one in sockets:
+            one.close()
+
+
+@pytest.mark.parametrize("start", [b"", HALF_HEADER, HALF_BODY])
+def test_half_sent_requests_are_closed_when_their_time_is_over(captioner: Captioner, start: bytes) -> None:
+    limits = Limits(header_seconds=0.5)
+    with serving(create_app(captioner, limits), limits) as (port, pool):
+        sockets = half_sent(port, 30, start)
+        until(lambda: len(pool) == 0)
+        until(lambda: get(port, "/health")[1]["waiting"] == 0)
         for one in sockets:
             one.close()
 
 
 def test_a_header_must_be_whole_in_time_again_after_each_answer(captioner: Captioner) -> None:
-    limits = Limits(header_seconds=0.5)
+    limits = Limits(header_seconds=2.0)
     with (
         serving(create_app(captioner, limits), limits) as (port, _),
-        socket.create_connection(("127.0.0.1", port)) as one,
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as one,
     ):
+        began = time.monotonic()
         one.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = b""
         while b"}" not in answer:
-            answer += one.recv(4096)
+            part = one.recv(4096)
+            assert part, answer
+            answer += part
         assert b"200 OK" in answer
         one.sendall(HALF_HEADER)
-        began = time.monotonic()
         assert closed(one)
-        assert 0.3 < time.monotonic() - began < 3
+        assert time.monotonic() - began >= 2.0  # not before its time
 
 
 def test_a_body_must_come_at_a_least_rate(captioner: Captioner) -> None:
@@ -126,16 +133,18 @@ def test_a_body_must_come_at_a_least_rate(captioner: Captioner) -> None:
         socket.create_connection(("127.0.0.1", port)) as one,
     ):
         one.sendall(HALF_BODY)
-        began = time.monotonic()
+        end = (
+            time.monotonic() + PATIENCE
+        )  # all of the body would take less at this rate, and be refused as no form
         one.settimeout(0.05)
         answer = b""
-        while b"}" not in answer and time.monotonic() - began < 8:
+        while b"}" not in answer and time.monotonic() < end:
             if not answer:
-                one.sendall(b"y" * 100)  # some 2,000 bytes a second
+                with suppress(ConnectionError):  # it was answered in this moment
+                    one.sendall(b"y" * 100)  # some 2,000 bytes a second
             with suppress(TimeoutError):
                 answer += one.recv(4096)
         assert answer.startswith(b"HTTP/1.1 408") and b"too slowly" in answer
-        assert time.monotonic() - began < 6
 
 
 def test_when_connections_are_full_those_with_requests_stay(captioner: Captioner) -> None:
@@ -145,27 +154,30 @@ def test_when_connections_are_full_those_with_requests_stay(captioner: Captioner
         answers: list[int] = []
         asking = threading.Thread(target=lambda: answers.append(post(port)))
         asking.start()
-        assert slow.began.wait(20)
+        assert slow.began.wait(PATIENCE)
         sockets = half_sent(port, 40, HALF_HEADER)
         assert get(port, "/health")[1]["waiting"] == 1
         slow.let.set()
-        asking.join(20)
+        asking.join(PATIENCE)
         assert answers == [200]
         for one in sockets:
             one.close()
 
 
-def test_a_refusal_is_seen_by_a_client_that_still_writes(captioner: Captioner) -> None:
-    with serving(create_app(captioner, tokens=["secret"])) as (port, _):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+def test_a_refusal_is_seen_by_a_client_that_still_writes(
+    captioner: Captioner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits(header_seconds=600)
+    with serving(create_app(captioner, limits, tokens=["secret"]), limits) as (port, _):
+        monkeypatch.setattr(guard, "PAUSE", PATIENCE)  # however long this client takes
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         connection.request("POST", "/captions", b"x" * 20_000_000, {"Content-Type": "multipart/form-data"})
         answer = connection.getresponse()
         assert answer.status == 401 and b"token" in answer.read()
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as one:
+        monkeypatch.undo()
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as one:
             one.sendall(HALF_BODY)  # and no more: the answer does not wait for long
-            began = time.monotonic()
             assert one.recv(4096).startswith(b"HTTP/1.1 401")
-            assert time.monotonic() - began < 5
 
 
 # ---- work that nobody waits for --------------------------------------------------------------------------------------
@@ -200,7 +212,7 @@ def body(n: int = 2) -> tuple[bytes, dict[str, str]]:
 
 
 def post(port: int) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     connection.request("POST", "/captions", *body())
     status = connection.getresponse().status
     connection.close()
@@ -210,35 +222,44 @@ def post(port: int) -> int:
 def test_work_ends_when_its_client_goes_away(captioner: Captioner) -> None:
     slow = Slow(captioner)
     with serving(create_app(slow)) as (port, _):  # type: ignore[arg-type]
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         connection.request("POST", "/captions", *body())
-        assert slow.began.wait(20)
+        assert slow.began.wait(PATIENCE)
         assert not slow.ended.is_set()
         connection.close()
-        assert slow.ended.wait(5)
+        assert slow.ended.wait(PATIENCE)
         slow.let.set()
         assert post(port) == 200
 
 
 def test_out_of_time_ends_the_work_too(captioner: Captioner) -> None:
     slow = Slow(captioner)
-    with TestClient(create_app(slow, Limits(seconds=0.5))) as client:  # type: ignore[arg-type]
+    with TestClient(create_app(slow, Limits(seconds=4.0))) as client:  # type: ignore[arg-type]
         assert client.post("/captions", files=[photo()], data=SHORT).status_code == 504
-        assert slow.ended.wait(5)
+        assert slow.ended.wait(PATIENCE)
 
 
-def test_stuck_workers_are_seen_by_readiness_and_replaced(captioner: Captioner) -> None:
+def test_stuck_workers_are_seen_by_readiness_and_replaced(
+    captioner: Captioner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "TICK", 1e6)  # time goes on in this test when it says so
+    made: list[Worker] = []
+    monkeypatch.setattr(app, "Worker", lambda *given: made.append(Worker(*given)) or made[0])
     release = threading.Event()
+    entered = threading.Semaphore(0)
 
     class Stuck:
         detector, see = captioner.detector, staticmethod(captioner.see)
         stuck = True
 
         def describe(self, *given: Any, **options: Any) -> Any:
-            return release.wait(60) if self.stuck else captioner.describe(*given, **options)
+            if not self.stuck:
+                return captioner.describe(*given, **options)
+            entered.release()
+            return release.wait()
 
     stuck = Stuck()
-    limits = Limits(seconds=1.0, grace=0.8, workers=2)
+    limits = Limits(seconds=5.0, grace=10.0, workers=2)
     with TestClient(create_app(stuck, limits)) as client:  # type: ignore[arg-type]
         answers: list[int] = []
 
@@ -252,17 +273,21 @@ def test_stuck_workers_are_seen_by_readiness_and_replaced(captioner: Captioner) 
         for one in asking:
             one.start()
         for one in asking:
-            one.join(20)
+            one.join(PATIENCE)
         assert answers == [504, 504]
-        statuses = set()
-        end = time.monotonic() + 10
-        while time.monotonic() < end and "coscap_lost_workers 2.0" not in client.get("/metrics").text:
-            statuses.add(client.get("/ready").status_code)
+        assert entered.acquire(timeout=PATIENCE) and entered.acquire(timeout=PATIENCE)
+        for now, expected in (
+            (0, 200),
+            (9, 200),
+            (11, 503),
+            (20, 503),
+            (22, 200),
+        ):  # seen by readiness, replaced
+            made[0]._captions.supervise(now)
+            assert client.get("/ready").status_code == expected, now
             assert client.get("/health").status_code == 200
-            time.sleep(0.05)
-        assert statuses == {200, 503}  # seen by readiness
+        assert "coscap_lost_workers 2.0" in client.get("/metrics").text
         stuck.stuck = False
-        assert client.get("/ready").status_code == 200  # and replaced
         assert client.post("/captions", files=[photo()], data=SHORT).status_code == 200
         release.set()
 
@@ -272,7 +297,7 @@ import sys, time
 from coscap.captioner import Captioner
 Captioner.describe = lambda *a, **o: print("stuck", flush=True) or time.sleep(600)
 from coscap.cli.main import main
-sys.argv = ["coscap", "serve", "--port", "0", "--model", sys.argv[1], "--drain", "1", "--timeout", "60"]
+sys.argv = ["coscap", "serve", "--port", "0", "--model", sys.argv[1], "--drain", "1", "--timeout", "600"]
 main()
 """
 
@@ -290,16 +315,14 @@ def test_a_signal_ends_the_server_even_when_a_worker_is_stuck(tmp_path: Path) ->
         assert running.stderr is not None and running.stdout is not None
         found = re.search(r":(\d+)/", running.stderr.readline())
         assert found
-        connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=PATIENCE)
         connection.request("POST", "/captions", *body())
         assert running.stdout.readline() == "stuck\n"
-        began = time.monotonic()
-        running.send_signal(signal.SIGTERM)
-        assert running.wait(30) == -signal.SIGTERM
-        assert time.monotonic() - began < 20  # one second of drain, three to notice, and some
+        running.send_signal(signal.SIGTERM)  # one second of drain, three to notice; the work would take 600
+        assert running.wait(PATIENCE) == -signal.SIGTERM
     finally:
         running.kill()
-        running.wait(10)
+        running.wait()
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
@@ -323,11 +346,11 @@ def test_pixels_of_all_requests_are_shared(captioner: Captioner) -> None:
             target=lambda: client.post("/captions", files=[photo(picture, "a.png")], data=SHORT)
         )
         first.start()
-        assert slow.began.wait(20)
+        assert slow.began.wait(PATIENCE)
         answer = client.post("/captions", files=[photo(picture, "a.png")], data=SHORT)
         assert answer.status_code == 503 and answer.headers["Retry-After"]
         slow.let.set()
-        first.join(20)
+        first.join(PATIENCE)
         assert client.post("/captions", files=[photo(picture, "a.png")], data=SHORT).status_code == 200
 
 
@@ -470,20 +493,20 @@ def test_lone_surrogates_are_refused(client: TestClient) -> None:
 
 @pytest.mark.parametrize("field", ["must", "without", "beginning"])
 def test_long_texts_are_refused_at_once(client: TestClient, field: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     for text in ("hot dog " * 25, "word " * 1900):
         answer = client.post("/captions", files=[photo()], data={field: text})
         assert answer.status_code == 422 and f"The field {field}" in answer.json()["error"]
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_the_longest_text_that_is_taken_is_cheap(client: TestClient) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     data = {"beginning": "hot dog " * 12, "max_length": "40", "n": "1"}
     assert client.post("/captions", files=[photo()], data=data).status_code == 200
     data = {"must": "hot dog " * 5, "max_length": "40", "n": "1"}
     assert client.post("/captions", files=[photo()], data=data).status_code == 200
-    assert time.monotonic() - began < 20
+    assert time.process_time() - began < 20
 
 
 # ---- what an operator sees -------------------------------------------------------------------------------------------

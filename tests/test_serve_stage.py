@@ -10,8 +10,9 @@ import pytest
 from coscap.serve.limits import Budget, Clients, Exhausted, Limits
 from coscap.serve.stage import MOST_LOST, Abandoned, Check, Job, Stage, Supervisor
 from coscap.serve.worker import Worker
+from serving import PATIENCE, until
 
-GRACE = 0.4
+GRACE = 10.0
 
 
 class Work(Job):
@@ -28,13 +29,6 @@ class Work(Job):
 def handle(jobs: list[Work], check: Check) -> None:
     for job in jobs:
         job.settle(job.do(check))
-
-
-def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come to be"
-        time.sleep(0.01)
 
 
 def run(stage: Stage[Work], job: Work) -> Work:
@@ -55,13 +49,12 @@ def test_abandoned_work_ends_at_its_next_check() -> None:
     job = run(stage, Work(search))
     until(lambda: steps)
     job.future.cancel()
-    assert run(stage, Work(lambda check: "next")).future.result(5) == "next"
-    assert stage.lost == 0 and stage.close(time.monotonic() + 5)
+    assert run(stage, Work(lambda check: "next")).future.result(PATIENCE) == "next"
+    assert stage.lost == 0 and stage.close(time.monotonic() + PATIENCE)
 
 
 def test_a_loop_in_python_without_checks_is_interrupted() -> None:
     stage = Stage("test", handle, 4, 1, GRACE)
-    supervisor = Supervisor([stage])
     ended: list[str] = []
     began = threading.Event()
 
@@ -76,30 +69,45 @@ def test_a_loop_in_python_without_checks_is_interrupted() -> None:
             ended.append("ended")
 
     job = run(stage, Work(endless))
-    assert began.wait(5)
+    assert began.wait(PATIENCE)
     job.future.cancel()
-    assert run(stage, Work(lambda check: "next")).future.result(10) == "next"
+    for now in (0, GRACE - 1, GRACE + 1):
+        assert not ended
+        stage.supervise(now)
+    assert run(stage, Work(lambda check: "next")).future.result(PATIENCE) == "next"
     assert ended == ["ended"] and stage.lost == 0 and stage.stuck == 0
-    supervisor.close()
-    assert stage.close(time.monotonic() + 5)
+    assert stage.close(time.monotonic() + PATIENCE)
 
 
 def test_a_thread_that_does_not_return_is_replaced_and_does_not_hold_up_the_end() -> None:
     stage = Stage("test", handle, 4, 1, GRACE)
-    supervisor = Supervisor([stage])
     let = threading.Event()
-    job = run(stage, Work(lambda check: let.wait(60)))  # a call that does not return to Python
+    job = run(stage, Work(lambda check: let.wait()))  # a call that does not return to Python
     until(lambda: stage._places[0].jobs)
     job.future.cancel()
-    until(lambda: stage.stuck == stage.threads == 1)
-    assert run(stage, Work(lambda check: "next")).future.result(10) == "next"
+    for now, stuck in ((0, 0), (GRACE - 1, 0), (GRACE + 1, 1), (2 * GRACE, 1)):
+        stage.supervise(now)
+        assert (stage.stuck, stage.lost) == (stuck, 0)
+    stage.supervise(2 * GRACE + 2)
+    assert run(stage, Work(lambda check: "next")).future.result(PATIENCE) == "next"
     assert stage.lost == 1 and stage.stuck == 0
-    again = run(stage, Work(lambda check: let.wait(60)))
+    again = run(stage, Work(lambda check: let.wait()))
     until(lambda: stage._places[0].jobs)
     assert not stage.close(time.monotonic() + 0.2)
     again.future.cancel()
     let.set()
+
+
+def test_a_supervisor_looks_at_its_stages_again_and_again() -> None:
+    looks: list[float] = []
+
+    class Looked:
+        supervise = staticmethod(looks.append)
+
+    supervisor = Supervisor([Looked()])  # type: ignore[list-item]
+    until(lambda: len(looks) >= 3)
     supervisor.close()
+    assert looks == sorted(looks) and time.monotonic() - looks[0] < PATIENCE
 
 
 def test_work_that_somebody_waits_for_is_never_interrupted() -> None:
@@ -112,9 +120,9 @@ def test_work_that_somebody_waits_for_is_never_interrupted() -> None:
             check()
         return "done"
 
-    assert run(stage, Work(slow)).future.result(10) == "done"
+    assert run(stage, Work(slow)).future.result(PATIENCE) == "done"
     supervisor.close()
-    assert stage.close(time.monotonic() + 5)
+    assert stage.close(time.monotonic() + PATIENCE)
 
 
 def test_jobs_with_equal_keys_go_together_up_to_the_most() -> None:
@@ -122,7 +130,7 @@ def test_jobs_with_equal_keys_go_together_up_to_the_most() -> None:
     let = threading.Event()
 
     def record(jobs: list[Work], check: Check) -> None:
-        let.wait(10)
+        let.wait(PATIENCE)
         sizes.append(len(jobs))
         handle(jobs, check)
 
@@ -132,9 +140,9 @@ def test_jobs_with_equal_keys_go_together_up_to_the_most() -> None:
     jobs = [run(stage, Work(lambda check: 0, key)) for key in "aabaa"]
     let.set()
     for job in [first, *jobs]:
-        assert job.future.result(10) == 0
+        assert job.future.result(PATIENCE) == 0
     assert sizes == [1, 3, 1, 1]
-    assert stage.close(time.monotonic() + 5)
+    assert stage.close(time.monotonic() + PATIENCE)
 
 
 def test_a_worker_that_lost_too_many_threads_asks_for_a_new_start() -> None:

@@ -53,8 +53,8 @@ def wait(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def die_before(number: int) -> Callable[[], None]:
-    """Make the process kill itself before its `number`-th write, rename or removal."""
+def send_itself(kind: signal.Signals, number: int) -> Callable[[], None]:
+    """Make the process send itself a signal before its `number`-th write, rename or removal."""
     calls = 0
 
     def mortal(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,7 +62,7 @@ def die_before(number: int) -> Callable[[], None]:
             nonlocal calls
             calls += 1
             if calls == number:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), kind)
             return function(*given, **named)
 
         return call
@@ -93,15 +93,17 @@ def result(run: Path, kills: int) -> dict[str, Any]:
 
 
 def undisturbed() -> dict[str, Any]:
+    began = time.monotonic()
     assert wait(start(OUT / "plain")) == 0
-    return result(OUT / "plain", 0)
+    return result(OUT / "plain", 0) | {"seconds": time.monotonic() - began}
 
 
-def at_random(attempts: int) -> dict[str, Any]:
+def at_random(attempts: int, seconds: float) -> dict[str, Any]:
+    """Killed at moments of the `seconds` that a whole run takes on this machine."""
     run, kills, chance = OUT / "random", 0, random.Random(7)
     for _ in range(attempts):
         child = start(run)
-        time.sleep(chance.uniform(0.02, 1.0))
+        time.sleep(seconds * chance.uniform(0.02, 0.4))
         os.kill(child, signal.SIGKILL)
         kills += wait(child) == -signal.SIGKILL
     assert wait(start(run)) == 0
@@ -111,19 +113,15 @@ def at_random(attempts: int) -> dict[str, Any]:
 def between_writes(numbers: list[int]) -> dict[str, Any]:
     run, kills = OUT / "writes", 0
     for number in numbers:
-        kills += wait(start(run, die_before(number))) == -signal.SIGKILL
+        kills += wait(start(run, send_itself(signal.SIGKILL, number))) == -signal.SIGKILL
     assert wait(start(run)) == 0
     return result(run, kills)
 
 
-def asked(number: int, go_on: bool) -> dict[str, Any]:
-    """Ctrl-C or SIGTERM once the run has begun: saved, exit code 130, the command to go on with."""
-    run = OUT / signal.Signals(number).name
-    child = start(run)
-    while not list(run.glob("checkpoints/step-*")):
-        time.sleep(0.01)
-    os.kill(child, number)
-    code = wait(child)
+def asked(kind: signal.Signals, go_on: bool) -> dict[str, Any]:
+    """Ctrl-C or SIGTERM in the middle of a run: saved, exit code 130, the command to go on with."""
+    run = OUT / kind.name
+    code = wait(start(run, send_itself(kind, 9)))
     said = (OUT / f"{run.name}.err").read_text()
     if go_on:
         assert wait(start(run)) == 0
@@ -131,9 +129,10 @@ def asked(number: int, go_on: bool) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    plain = undisturbed()
     found = {
-        "plain": undisturbed(),
-        "random": at_random(4),
+        "plain": plain,
+        "random": at_random(4, plain["seconds"]),
         "writes": between_writes([1, 3, 9, 16, 18]),
         "SIGINT": asked(signal.SIGINT, go_on=True),
         "SIGTERM": asked(signal.SIGTERM, go_on=False),
