@@ -16,7 +16,7 @@ from coscap import Captioner
 from coscap.alt import alt_text
 from coscap.data.collate import region_batch
 from coscap.errors import UserError
-from coscap.photos import PhotoCaption, PhotoError, as_picture
+from coscap.photos import OpenedPhoto, PhotoCaption, PhotoError, as_picture
 from coscap.seam import Caption, LatentValues, RegionArrays
 from coscap.search.config import SearchSettings
 from coscap.search.generate import generate
@@ -342,3 +342,21 @@ def test_the_shipped_model_gives_the_captions_that_it_gave(
         for now, (text, log_probability) in zip(captions, before, strict=True)
     ]
     assert sum(same) >= 0.97 * len(same)
+
+
+def test_one_text_of_two_token_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name of several words is one token, and its words may be written one by one, too."""
+    captioner = Captioner.from_pretrained()
+    opened = captioner.open([EXAMPLES[0]])[0]
+    assert isinstance(opened, OpenedPhoto)
+    regions, evidence = captioner.see([opened.picture])
+    columns = regions[0].features.shape[0]
+    found = [
+        Caption(tokens, -5.0, draw, np.full((len(tokens), columns), 1 / columns, np.float32))
+        for draw, tokens in enumerate([("a", "stop sign"), ("a", "stop", "sign"), ("a", "cat")])
+    ]
+    monkeypatch.setattr(captioner, "generate", lambda *arguments, **options: [found])
+    for _ in range(2):
+        found.reverse()
+        (result,) = captioner.describe(["photo"], regions, 3, evidence=evidence)
+        assert {caption.text for caption in result.captions} == {"a stop sign", "a cat"}

@@ -239,7 +239,7 @@ class Captioner:
             if pooled:
                 captions = self._best(captions, judged, n, variety)
             shown = [
-                photo_caption(each, seen, made.get(id(each), settings), judged=judged.get(each.text))
+                photo_caption(each, seen, made.get(id(each), settings), judged=judged.get(each.tokens))
                 for each in captions
             ]
             results.append(PhotoCaptions(name, tuple(shown)))
@@ -247,23 +247,24 @@ class Captioner:
 
     def _judge(
         self, captions: Sequence[Caption], regions: Regions, evidence: Evidence | None
-    ) -> dict[str, Judgement]:
-        """What the judge says of each text; nothing without evidence."""
+    ) -> dict[tuple[str, ...], Judgement]:
+        """What the judge says of each caption's tokens (of which one text may have several); nothing without
+        evidence."""
         recipe = self.loaded.recipe
         if self.judge is None or evidence is None:
             return {}
         detected = {} if recipe is None else detections_of(regions, recipe)
         tokens = [caption.tokens for caption in captions]
         judged = self.judge.judge(tokens, evidence, self.objects, detected)
-        return {caption.text: each for caption, each in zip(captions, judged, strict=True)}
+        return {caption.tokens: each for caption, each in zip(captions, judged, strict=True)}
 
     def _best(
-        self, captions: Sequence[Caption], judged: dict[str, Judgement], n: int, variety: float
+        self, captions: Sequence[Caption], judged: dict[tuple[str, ...], Judgement], n: int, variety: float
     ) -> list[Caption]:
         """Those of a pool that are shown."""
         if self.judge is None or not judged:
             return select(captions, n, variety)
-        verdicts = [judged[caption.text] for caption in captions]
+        verdicts = [judged[caption.tokens] for caption in captions]
         return select(captions, n, variety, *rank(captions, verdicts, self.judge.weights))
 
     def generate(
