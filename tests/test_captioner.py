@@ -324,7 +324,7 @@ RECORDED = json.loads((Path(__file__).parent / "data" / "captions_recorded.json"
 
 @pytest.fixture(scope="module")
 def shipped() -> tuple[Captioner, list[Regions]]:
-    captioner = Captioner.from_pretrained()
+    captioner = Captioner.from_pretrained(precision="float32")
     assert [path.name for path in EXAMPLES] == RECORDED["photos"]
     opened = captioner.open(EXAMPLES)
     return captioner, captioner.detector.regions([each.picture for each in opened])  # type: ignore[union-attr]
@@ -369,3 +369,21 @@ def test_a_photograph_that_bears_out_too_few_captions_is_drawn_again(folder: Pat
             judged = captioner.judge.judge(tokens, known, captioner.objects, found)
             best = select(pool, 3, VARIETY, *rank(pool, judged, captioner.judge.weights))
             assert [each.text for each in photo.captions] == [each.text for each in best]
+
+
+def test_one_text_of_two_token_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name of several words is one token, and its words may be written one by one, too."""
+    captioner = Captioner.from_pretrained()
+    opened = captioner.open([EXAMPLES[0]])[0]
+    assert isinstance(opened, OpenedPhoto)
+    regions, evidence = captioner.see([opened.picture])
+    columns = regions[0].features.shape[0]
+    found = [
+        Caption(tokens, -5.0, draw, np.full((len(tokens), columns), 1 / columns, np.float32))
+        for draw, tokens in enumerate([("a", "stop sign"), ("a", "stop", "sign"), ("a", "cat")])
+    ]
+    monkeypatch.setattr(captioner, "generate", lambda *arguments, **options: [found])
+    for _ in range(2):
+        found.reverse()
+        (result,) = captioner.describe(["photo"], regions, 3, evidence=evidence)
+        assert {caption.text for caption in result.captions} == {"a stop sign", "a cat"}

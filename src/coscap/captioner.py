@@ -26,7 +26,7 @@ from coscap.photos import (
     photo_caption,
 )
 from coscap.pool import Pool, rank
-from coscap.seam import Caption, Check, LatentValues, RegionArrays, SearchModel
+from coscap.seam import Caption, Check, LatentValues, Precision, RegionArrays, SearchModel
 from coscap.search.config import SearchSettings, settings_from
 from coscap.search.generate import generate
 from coscap.search.manner import VARIETY, beam_settings, for_model, manner
@@ -101,14 +101,16 @@ class Captioner:
         bank: str | Path | None = SHIPPED,
         runtime: Runtime | None = None,
         providers: Sequence[str] | None = None,
+        precision: Precision | None = None,
     ) -> "Captioner":
         """The model inside the package, one in a folder (a run of `coscap train`), or `owner/name` on a hub.
 
         `bank` holds captions of other pictures to agree with (`coscap bank`); that of the package if not given, None
         for none, and then nothing judges captions either. A folder with graphs runs in onnxruntime, on its
-        `providers`, any other in torch; `runtime` chooses where there is a choice.
+        `providers`, any other in torch; `runtime` chooses where there is a choice. `precision` is float32 or int8; on a
+        CPU, the captioner of the package runs in int8 if not told otherwise.
         """
-        loaded, steps = load_model(model, device, runtime, providers)
+        loaded, steps = load_model(model, device, runtime, providers, precision)
         return cls(loaded, steps, detector, device, open_judge(bank))
 
     @cached_property
@@ -248,7 +250,7 @@ class Captioner:
             captions = self._best(pool, n, variety) if pooled else pool.captions
             shown = [
                 photo_caption(
-                    each, pool.regions, made.get(id(each), settings), judged=pool.judged.get(each.text)
+                    each, pool.regions, made.get(id(each), settings), judged=pool.judged.get(each.tokens)
                 )
                 for each in captions
             ]
@@ -279,21 +281,21 @@ class Captioner:
                 self._judge(pools[at])
 
     def _judge(self, pool: Pool) -> None:
-        """What the judge says of each text; nothing without evidence."""
+        """What the judge says of each caption; nothing without evidence."""
         recipe = self.loaded.recipe
         if self.judge is None or pool.evidence is None:
             return
         detected = {} if recipe is None else detections_of(pool.regions, recipe)
         captions = pool.captions
         judged = self.judge.judge([each.tokens for each in captions], pool.evidence, self.objects, detected)
-        pool.judged = {caption.text: each for caption, each in zip(captions, judged, strict=True)}
+        pool.judged = {caption.tokens: each for caption, each in zip(captions, judged, strict=True)}
 
     def _best(self, pool: Pool, n: int, variety: float) -> list[Caption]:
         """Those of a pool that are shown."""
         captions = pool.captions
         if self.judge is None or not pool.judged:
             return select(captions, n, variety)
-        verdicts = [pool.judged[caption.text] for caption in captions]
+        verdicts = [pool.judged[caption.tokens] for caption in captions]
         return select(captions, n, variety, *rank(captions, verdicts, self.judge.weights))
 
     def generate(

@@ -19,7 +19,9 @@ class Pool:
     regions: Regions
     evidence: Evidence | None
     further: list[Caption] = field(default_factory=list)  # drawn because too few were borne out
-    judged: dict[str, Judgement] = field(default_factory=dict)  # by text
+    judged: dict[tuple[str, ...], Judgement] = field(
+        default_factory=dict
+    )  # by tokens; a text may have several
 
     @property
     def captions(self) -> list[Caption]:
@@ -31,7 +33,7 @@ class Pool:
 
     def good(self, weights: SupportWeights) -> int:
         """How many of the texts can be shown without reserve."""
-        return sum(tier(each, weights) == 0 for each in self.judged.values())
+        return len({" ".join(tokens) for tokens, each in self.judged.items() if tier(each, weights) == 0})
 
 
 def tier(judged: Judgement, weights: SupportWeights) -> int:

@@ -54,7 +54,10 @@ class Bank:
         arrays = {}
         for name in ARRAYS:
             try:
-                arrays[name] = np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+                mapped = np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+                arrays[name] = np.asarray(
+                    mapped
+                )  # the same memory, without what a memmap does at every slice
             except (OSError, ValueError, EOFError):
                 raise UserError(f"{path / name}.npy is missing or damaged; make the bank again.") from None
         bank = cls(path, tuple(content["words"]), arrays)

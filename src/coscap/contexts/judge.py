@@ -158,9 +158,13 @@ class Judge:
         weights = np.array(self.weights.word)
         shift, scale = self.weights.caption
         judged = []
+        known: dict[str, float | None] = {}  # the support of each token that was met
         for tokens, agreed in zip(captions, consensus, strict=True):
-            rows = [features.row(token) for token in tokens]
-            words = [None if row is None else sigmoid(float(weights @ row)) for row in rows]
+            for token in tokens:
+                if token not in known:
+                    row = features.row(token)
+                    known[token] = None if row is None else sigmoid(float(weights @ row))
+            words = [known[token] for token in tokens]
             true, there = probably_true(words, [token in objects.class_of for token in tokens])
             support = sigmoid(shift + scale * log_odds(true))
             wrong = tuple(faults(tokens, objects))

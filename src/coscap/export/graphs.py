@@ -11,7 +11,6 @@ computed by the model's own parts. Only what looks at values is left out, becaus
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from coscap.data.batch import RegionBatch
@@ -134,9 +133,13 @@ class StepGraph(Graph):
     ) -> tuple[Tensor, ...]:
         model, rows = self.model, owners.shape[0]
         latents, regions, states = _cut(rest, self.parts)
-        keys, values, masked, decoder_gates, *others = (each[owners] for each in regions)  # (N, ...)
+        keys, values, masked = (each.index_select(0, owners) for each in regions[:3])  # (N, R, ...)
+        decoder_gates, *others = regions[3:]  # (P, ...)
         prior_gates = others[: len(model.latent_priors)]
         components = others[len(model.latent_priors) :]
+        if components:
+            object_keys, object_means = components  # the latter stay (P, R, Z): a draw takes one of them
+            components = [object_keys.index_select(0, owners), object_means]
         drawn = states[-1] if self.counts_objects else None
         before: list[LatentState | None] = [None, None]
         for number in range(len(model.latent_priors)):
@@ -163,7 +166,7 @@ class StepGraph(Graph):
             transposed=TransposedViews(),
             object_components=RegionComponents(components[0], components[1], masked) if components else None,
         )
-        groups = RowGroups(rows, 1, torch.arange(rows), None)  # each row with a picture of its own
+        groups = RowGroups(rows, 1, owners, None)  # each row with keys and values of its own
         tokens, cell = UniqueTokens(ids, places), CellState(*states[:4])
         context, objects = model.draw(tokens, DecodeState(shared, groups, cell, before[0], before[1]))
         logs, attention, cell = model.decode(tokens, context, objects, shared, groups, cell)

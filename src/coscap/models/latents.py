@@ -33,7 +33,8 @@ class Gaussian(OnDevice):
     @classmethod
     def of(cls, parameters: Tensor) -> "Gaussian":
         """parameters: (..., 2 Z), the mean and then the log variance, as a linear layer gives them."""
-        mean, log_variance = parameters.chunk(2, dim=-1)
+        latent = parameters.shape[-1] // 2
+        mean, log_variance = parameters[..., :latent], parameters[..., latent:]
         return cls(mean, log_variance)
 
     @property
@@ -189,6 +190,8 @@ class LatentState:
 
 def _each(values: Tensor, number: Tensor) -> Tensor:
     """Value `number` of each row, the last one where a row has fewer. values: (N, T, Z), number: (N,) -> (N, Z)"""
+    if values.shape[1] == 1:
+        return values[:, 0]
     number = number.clamp(max=values.shape[1] - 1)
     return values[torch.arange(values.shape[0], device=values.device), number]
 

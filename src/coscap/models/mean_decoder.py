@@ -95,6 +95,7 @@ class MeanDecoder(UpDownDecoder):
         h, c = kernels.lstm_cell(
             torch.addmm(gates, state.language_h, transposed(self.hidden)), state.language_c
         )
-        attention = torch.softmax(regions.cell.masked, dim=1).index_select(0, groups.owners)
+        weights = torch.softmax(regions.cell.masked, dim=1)  # (P, R)
+        attention = groups.collect(weights[:, None].expand(-1, groups.size, -1))
         idle = torch.zeros_like(state.attention_h)  # anew, for a graph cannot pass an input on as an output
         return h, attention, CellState(idle, idle.clone(), h, c)

@@ -61,7 +61,8 @@ class RegionMixture:
         chosen = self.choose(noise, temperature)
         region = chosen.clamp(min=0)
         none = (chosen < 0)[:, None]
-        mean = torch.where(none, self.other.mean, self.means[self.owners, region])
+        means = self.means.flatten(0, 1).index_select(0, self.owners * self.means.shape[1] + region)  # (N, Z)
+        mean = torch.where(none, self.other.mean, means)
         log_variance = torch.where(none, self.other.log_variance, self.log_variance)
         return Gaussian(mean, log_variance).sample(noise[:, :-1], temperature, mode)
 
@@ -108,7 +109,7 @@ class RegionPrior(Prior):
     def mixture(self, h: Tensor, components: RegionComponents, groups: RowGroups) -> RegionMixture:
         """h: (N, H) of the LSTM, groups: the picture of each row"""
         query = groups.spread(h @ self.query.t())  # (P, D, A)
-        scores = torch.einsum("pda,pra->pdr", query, components.keys) / math.sqrt(query.shape[2])
+        scores = torch.bmm(query, components.keys.transpose(1, 2)) / math.sqrt(query.shape[2])  # (P, D, R)
         seen = groups.collect(scores.float() + components.masked[:, None])  # (N, R)
         scores = torch.cat([self.no_region(h).float(), seen], dim=1)
         return RegionMixture(

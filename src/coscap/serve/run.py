@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,13 @@ import uvicorn
 from fastapi import FastAPI
 
 from coscap.errors import UserError
+from coscap.seam import Precision
 from coscap.serve.app import CLOSING, create_app
 from coscap.serve.connections import ConnectionPool
 from coscap.serve.guard import LOOPBACK
 from coscap.serve.limits import Limits
 from coscap.serve.telemetry import LogFormat, log_to_stderr
+from coscap.shipped import Runtime
 
 FORCED = 1  # the exit code where the process had to be ended from inside
 MORE = CLOSING + 5.0  # seconds for all that comes after the drain
@@ -73,18 +76,27 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def run(model: str, device: str, limits: Limits, address: Address, bank: str = "shipped") -> None:
+def run(
+    model: str,
+    device: str,
+    limits: Limits,
+    address: Address,
+    bank: str = "shipped",
+    runtime: Runtime | None = None,
+    precision: Precision | None = None,
+) -> None:
     """Caption until a signal comes; then take nothing more and finish what was taken."""
-    import torch
-
     from coscap.captioner import Captioner
 
-    # The workers share the cores: threads that wait for each other at every multiplication are slow as soon as one
-    # of them has to wait for its core.
-    torch.set_num_threads(max(1, torch.get_num_threads() // limits.workers))
-
     def make(hosts: list[str]) -> FastAPI:
-        captioner = Captioner.from_pretrained(model, device=device, bank=bank)
+        captioner = Captioner.from_pretrained(
+            model, device=device, bank=bank, runtime=runtime, precision=precision
+        )
+        torch = sys.modules.get("torch")  # a model with graphs needs none
+        if torch is not None:
+            # The workers share the cores: threads that wait for each other at every multiplication are slow as soon
+            # as one of them has to wait for its core.
+            torch.set_num_threads(max(1, torch.get_num_threads() // limits.workers))
         return create_app(captioner, limits, tokens=address.tokens, hosts=hosts)
 
     _serve(make, address, limits, "coscap answers at {0} (API: {0}docs)")

@@ -56,8 +56,10 @@ def is_low(tensor: Tensor) -> bool:
 
 def lstm_cell(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """gates: (n, 4 H) all that is added up before the non-linearities; c: (n, H). Gives h and c."""
-    i, f, o = torch.sigmoid(gates[:, : 3 * c.shape[1]]).chunk(3, dim=1)
-    g = torch.tanh(gates[:, 3 * c.shape[1] :])
+    size = c.shape[1]
+    opened = torch.sigmoid(gates[:, : 3 * size])
+    i, f, o = opened[:, :size], opened[:, size : 2 * size], opened[:, 2 * size :]
+    g = torch.tanh(gates[:, 3 * size :])
     c = f * c + i * g
     return o * torch.tanh(c), c
 

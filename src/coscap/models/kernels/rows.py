@@ -43,11 +43,11 @@ class RowGroups:
         if self.places is not None:
             padded = rows.new_zeros(self.pictures * self.size, rows.shape[1])
             rows = padded.index_copy(0, self.places, rows)
-        return rows.view(self.pictures, self.size, rows.shape[1])
+        return rows[:, None] if self.size == 1 else rows.view(self.pictures, self.size, rows.shape[1])
 
     def collect(self, spread: Tensor) -> Tensor:
         """(P, D, X) -> (N, X)"""
-        flat = spread.flatten(0, 1)
+        flat = spread[:, 0] if self.size == 1 else spread.flatten(0, 1)
         return flat if self.places is None else flat[self.places]
 
 
