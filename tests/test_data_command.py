@@ -139,7 +139,7 @@ from coscap.cli.main import main
 save = numpy.save
 def slowly(path, *rest, **options):
     save(path, *rest, **options)
-    time.sleep(0.5)
+    time.sleep(3600)
 numpy.save = slowly
 sys.argv = ["coscap", "data", "jsonl", sys.argv[1], "--out", sys.argv[2]]
 main()
@@ -152,12 +152,11 @@ def test_a_run_that_is_killed_while_it_writes_leaves_no_half_folder(
 ) -> None:
     file = write(tmp_path / "x.jsonl", '{"image": "1.jpg", "caption": "two dogs"}\n')
     process = subprocess.Popen([sys.executable, "-c", SLOW, str(file), str(tmp_path / "d")])
-    for _ in range(600):  # until it has begun to write
-        if any(tmp_path.glob(".d.*.part/*.npy")):
-            break
+    while not any(tmp_path.glob(".d.*.part/*.npy")):  # until it has begun to write
+        assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(kind)
-    assert process.wait(timeout=30) != 0
+    assert process.wait(timeout=600) != 0
     left = {path.name for path in tmp_path.iterdir() if not path.name.endswith(".part")}
     assert left == {"x.jsonl"}
     if kind == signal.SIGTERM:  # cleaned up too; nothing can after SIGKILL

@@ -144,7 +144,7 @@ def test_the_command_says_it_without_a_traceback(world: Path) -> None:
         str(world / "data"),
     ]
     options = ["--regions", str(world / "regions.h5"), "--out", str(world / "no.json"), "--device", "cpu"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=600)
     assert done.returncode == 2 and "nothing" in done.stderr and "Traceback" not in done.stderr
     assert not (world / "no.json").exists()
 

@@ -27,13 +27,20 @@ from coscap.vision.tags import Tagger
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
-# Parts of two pictures, so that a handful of pictures has several.
+# Parts of two pictures, so that a handful of pictures has several. With a fourth argument it kills itself before it
+# writes so many parts and one.
 SCRIPT = """
-import sys
+import os, signal, sys
 from coscap.vision import extract as extraction
 if __name__ == "__main__":
     extraction.PART = 2
-    source, out, processes = sys.argv[1:]
+    source, out, processes, *parts = sys.argv[1:]
+    write, written = extraction._write_part, []
+    def write_or_die(*given):
+        if parts and len(written) == int(parts[0]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        written.append(write(*given))
+    extraction._write_part = write_or_die
     extraction.extract(extraction.list_pictures(source), out, extraction.ExtractJob(), processes=int(processes))
 """
 
@@ -76,13 +83,9 @@ def test_same_bytes_after_kills_in_two_processes(photos, undisturbed, tmp_path) 
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     for wanted in (1, 2):
-        run = subprocess.Popen([sys.executable, script, photos, out, "1"], start_new_session=True)
-        limit = time.monotonic() + 120
-        while len(list(parts.glob("*.npz"))) < wanted and run.poll() is None and time.monotonic() < limit:
-            time.sleep(0.002)
-        os.killpg(run.pid, signal.SIGKILL)
-        run.wait()
-    assert not out.exists() and len(list(parts.glob("*.npz"))) >= 2
+        run = subprocess.run([sys.executable, script, photos, out, "1", "1"])
+        assert run.returncode == -signal.SIGKILL
+        assert not out.exists() and len(list(parts.glob("*.npz"))) == wanted
     (parts / ".00000003.npz.x.part").write_bytes(b"what a kill in the middle of writing leaves")
     subprocess.run([sys.executable, script, photos, out, "2"], check=True)
     assert out.read_bytes() == undisturbed.read_bytes()
@@ -222,18 +225,21 @@ def test_ctrl_c_ends_soon_and_leaves_no_process(tmp_path) -> None:
     run = subprocess.Popen(
         command, start_new_session=True, stderr=subprocess.PIPE, text=True, preexec_fn=heard
     )
-    limit = time.monotonic() + 60
-    while not (tmp_path / "r.h5.parts").exists() and run.poll() is None and time.monotonic() < limit:
-        time.sleep(0.02)
-    time.sleep(3)  # the processes are at their first parts
+    parts = tmp_path / "r.h5.parts"
+    limit = time.monotonic() + 600
+    while not list(parts.glob("*.npz")) and run.poll() is None and time.monotonic() < limit:
+        time.sleep(0.02)  # until the processes are at their work
     assert run.poll() is None
-    began = time.monotonic()
+    run.send_signal(signal.SIGSTOP)  # it hands out no further part
+    made = set(parts.glob("*.npz"))
     os.killpg(run.pid, signal.SIGINT)
-    _, told = run.communicate(timeout=60)
-    assert time.monotonic() - began < 15  # it took 21 s once, on quiet cores
+    run.send_signal(signal.SIGCONT)
+    _, told = run.communicate(timeout=600)
+    assert len(set(parts.glob("*.npz")) - made) <= 1, "what had begun was not finished first"
     assert run.returncode == 130
     assert told.strip() == f"stopped; the same command goes on with what {out}.parts keeps"
-    while living(run.pid) and time.monotonic() < began + 10:
+    limit = time.monotonic() + 120
+    while living(run.pid) and time.monotonic() < limit:
         time.sleep(0.05)
     assert living(run.pid) == []
 
