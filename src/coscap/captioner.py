@@ -26,7 +26,8 @@ from coscap.photos import (
     photo_caption,
 )
 from coscap.pool import Pool, rank
-from coscap.seam import Caption, Check, LatentValues, Precision, RegionArrays, SearchModel
+from coscap.runtime import Precision
+from coscap.seam import Caption, Check, LatentValues, RegionArrays, SearchModel
 from coscap.search.config import SearchSettings, settings_from
 from coscap.search.generate import generate
 from coscap.search.manner import VARIETY, beam_settings, for_model, manner

@@ -9,7 +9,7 @@ are NumPy arrays; a state lives where its model lives: in memory, on a GPU, in a
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 Floats = NDArray[np.floating]
 Check = Callable[[], None]
-Precision = Literal["float32", "int8"]  # of a model's large products
 """Called before each step of a search; it may raise, and so ends work that is no longer wanted."""
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from coscap.errors import UserError
 from coscap.extras import needed
-from coscap.seam import Precision
+from coscap.runtime import Precision, has_graphs, load_runtime
 from coscap.vision.regions import Recipe
 
 SHIPPED = "shipped"  # the name of the model inside the package
@@ -33,8 +33,6 @@ def load_model(
 
     In onnxruntime if the folder has graphs and a CPU or `providers` are asked for, in torch otherwise.
     """
-    from coscap.runtime import has_graphs, load_runtime
-
     if runtime not in (None, "onnx", "torch"):
         raise UserError(f"The runtime is {runtime!r}, and onnx or torch was expected.")
     folder = model_folder(name)

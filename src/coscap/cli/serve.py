@@ -153,4 +153,4 @@ def serve(
     )
     if study:
         return run_study(samples or [], images, database, captions, pictures, address, limits)
-    run(model, device, limits, address, bank, runtime, precision)
+    run(model, limits, address, device=device, bank=bank, runtime=runtime, precision=precision)

@@ -32,8 +32,8 @@ from coscap.files import sha256, whole_folder, write_json
 from coscap.models import CaptionModel, Pretrained
 from coscap.models.hub import CLASSES, CONFIG, VOCABULARY, WEIGHTS, save_pretrained
 from coscap.models.stepper import TorchStepper
-from coscap.runtime.folder import FORMAT, GRAPHS, INT8_STEP, MANIFEST, load_stepper
-from coscap.seam import Precision, RegionArrays
+from coscap.runtime.folder import FORMAT, GRAPHS, INT8_STEP, MANIFEST, Precision, load_stepper
+from coscap.seam import RegionArrays
 from coscap.text.vocabulary import END, PAD, START, UNK
 from coscap.vision import builtin
 from coscap.vision.regions import Recipe

@@ -11,12 +11,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from coscap.errors import UserError
 from coscap.files import read_json, sha256
 from coscap.runtime.stepper import GraphStepper
-from coscap.seam import Precision
 from coscap.text.objects import ObjectClasses, load_classes
 from coscap.text.vocabulary import Vocabulary
 from coscap.vision.regions import Recipe, check_recipe
@@ -26,6 +25,7 @@ MANIFEST = "manifest.json"
 GRAPHS = ("start.onnx", "step.onnx")
 INT8_STEP = "step-int8.onnx"
 CPU = ("CPUExecutionProvider",)
+Precision = Literal["float32", "int8"]  # of the large products
 MOST_WIDTH = 1 << 20  # of a state; more is no model
 
 

@@ -8,19 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import typer
 import uvicorn
 from fastapi import FastAPI
 
 from coscap.errors import UserError
-from coscap.seam import Precision
 from coscap.serve.app import CLOSING, create_app
 from coscap.serve.connections import ConnectionPool
 from coscap.serve.guard import LOOPBACK
 from coscap.serve.limits import Limits
 from coscap.serve.telemetry import LogFormat, log_to_stderr
-from coscap.shipped import Runtime
 
 FORCED = 1  # the exit code where the process had to be ended from inside
 MORE = CLOSING + 5.0  # seconds for all that comes after the drain
@@ -76,22 +75,13 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def run(
-    model: str,
-    device: str,
-    limits: Limits,
-    address: Address,
-    bank: str = "shipped",
-    runtime: Runtime | None = None,
-    precision: Precision | None = None,
-) -> None:
-    """Caption until a signal comes; then take nothing more and finish what was taken."""
+def run(model: str, limits: Limits, address: Address, **options: Any) -> None:
+    """Caption until a signal comes; then take nothing more and finish what was taken. `options` are those of
+    Captioner.from_pretrained."""
     from coscap.captioner import Captioner
 
     def make(hosts: list[str]) -> FastAPI:
-        captioner = Captioner.from_pretrained(
-            model, device=device, bank=bank, runtime=runtime, precision=precision
-        )
+        captioner = Captioner.from_pretrained(model, **options)
         torch = sys.modules.get("torch")  # a model with graphs needs none
         if torch is not None:
             # The workers share the cores: threads that wait for each other at every multiplication are slow as soon
