@@ -41,10 +41,13 @@ def main() -> None:
         notes={"training": training(run), "validation": validation(run)},
         dtype="float16",
     )
-    add_graphs(load_pretrained(TARGET), TARGET)  # captions need no torch then
+    graphs = add_graphs(load_pretrained(TARGET), TARGET, int8=True)  # captions need no torch then
     size = sum(path.stat().st_size for path in TARGET.iterdir()) / 1e6
     print(f"{TARGET.relative_to(ROOT)}: {size:.1f} MB")
-    print(f"largest difference of a log-probability: {difference(best, load_pretrained(TARGET)):.4f}")
+    half = difference(best, load_pretrained(TARGET))
+    print(
+        f"largest difference of a log-probability: {half:.4f}, of the graph in int8 {graphs.int8_difference:.4f}"
+    )
 
 
 def training(run: Path) -> dict[str, object]:

@@ -322,7 +322,7 @@ RECORDED = json.loads((Path(__file__).parent / "data" / "captions_recorded.json"
 
 @pytest.fixture(scope="module")
 def shipped() -> tuple[Captioner, list[Regions]]:
-    captioner = Captioner.from_pretrained()
+    captioner = Captioner.from_pretrained(precision="float32")
     assert [path.name for path in EXAMPLES] == RECORDED["photos"]
     opened = captioner.open(EXAMPLES)
     return captioner, captioner.detector.regions([each.picture for each in opened])  # type: ignore[union-attr]

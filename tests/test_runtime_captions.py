@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 
 from coscap import Captioner
+from coscap.export.int8 import quantise
 from coscap.export.onnx import export
 from coscap.models import Pretrained, build_model, preset
 from coscap.models.stepper import TorchStepper
 from coscap.models.stepper import candidates as torch_candidates
 from coscap.runtime import load_runtime
 from coscap.runtime.candidates import candidates, top
+from coscap.runtime.folder import session
 from coscap.seam import Caption, RegionArrays, TokenMask
 from coscap.search.config import SearchSettings
 from coscap.search.generate import generate
@@ -185,7 +188,8 @@ def test_rows_are_selected_copied_and_recorded(both: Any) -> None:
 
 
 def test_examples_in_both_runtimes() -> None:
-    graphs, plain = Captioner.from_pretrained(runtime="onnx"), Captioner.from_pretrained(runtime="torch")
+    graphs = Captioner.from_pretrained(runtime="onnx", precision="float32")
+    plain = Captioner.from_pretrained(runtime="torch")
     plain.__dict__["detector"] = graphs.detector
     opened = graphs.open(EXAMPLES)
     regions = [graphs.detector.regions([each.picture])[0] for each in opened]
@@ -230,14 +234,83 @@ def test_candidates_are_those_of_torch(size: int) -> None:
     assert values.tolist() == [[3, 3, 2]] and index.tolist() == [[1, 2, 3]]
 
 
-def test_int8_is_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coscap.export.int8.LEAST", 60)  # the weights of a small model are small
+@pytest.fixture(scope="module")
+def rounded(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A small model, and its folder with a graph in int8."""
+    folder = tmp_path_factory.mktemp("graphs") / "int8"
     pretrained = made_model(**KINDS["label_words"])
-    done = export(pretrained, tmp_path / "int8", int8=True)
-    assert 1e-4 < done.difference < 3.0  # these weights are far larger than a trained model's
-    theirs, regions = load_runtime(tmp_path / "int8").model, RegionArrays.stack(made_regions(10))
-    settings = SearchSettings(max_length=6, latent_temperature=0.0)
-    ours = generate(TorchStepper(pretrained.model), regions, VOCABULARY, 1, settings)
-    found = generate(theirs, regions, VOCABULARY, 1, settings)
-    assert sum(one == other for one, other in zip(texts(ours), texts(found), strict=True)) >= 5
-    assert b"DynamicQuantizeLinear" in (tmp_path / "int8" / "step.onnx").read_bytes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coscap.export.int8.LEAST", 60)  # the weights of a small model are small
+        done = export(pretrained, folder, int8=True)
+    assert done.difference < 1e-4 and done.int8_difference is not None
+    assert 1e-4 < done.int8_difference < 3.0  # these weights are far larger than a trained model's
+    return pretrained, folder
+
+
+def test_int8_is_near(rounded: Any) -> None:
+    pretrained, folder = rounded
+    regions, settings = (
+        RegionArrays.stack(made_regions(10)),
+        SearchSettings(max_length=6, latent_temperature=0.0),
+    )
+    ours = texts(generate(TorchStepper(pretrained.model), regions, VOCABULARY, 1, settings))
+    exact, near = load_runtime(folder, precision="float32").model, load_runtime(folder).model
+    assert exact.digest != near.digest
+    assert texts(generate(exact, regions, VOCABULARY, 1, settings)) == ours
+    found = texts(generate(near, regions, VOCABULARY, 1, settings))
+    assert sum(one == other for one, other in zip(ours, found, strict=True)) >= 5
+
+
+def test_int8_does_not_depend_on_the_batch(rounded: Any) -> None:
+    model = load_runtime(rounded[1], precision="int8").model
+    made, settings = made_regions(24, seed=5), SearchSettings(max_length=8, seed=3)
+    together = texts(generate(model, RegionArrays.stack(made), VOCABULARY, 5, settings))
+    alone = [texts(generate(model, RegionArrays.stack([each]), VOCABULARY, 5, settings))[0] for each in made]
+    assert alone == together
+    backwards = texts(generate(model, RegionArrays.stack(made[::-1]), VOCABULARY, 5, settings))
+    assert backwards[::-1] == together
+    few = settings.model_copy(update={"max_rows": 7})
+    assert texts(generate(model, RegionArrays.stack(made), VOCABULARY, 5, few)) == together
+
+
+def test_rounded_product(tmp_path: Path) -> None:
+    """One product against the same in whole numbers, over rows of very different sizes and one of zeros."""
+    random = np.random.default_rng(0)
+    weight, bias = random.standard_normal((300, 400)).astype(np.float32), np.arange(400, dtype=np.float32)
+    x = (random.standard_normal((7, 300)) * 10.0 ** np.arange(-3, 4)[:, None]).astype(np.float32)
+    x[3] = 0
+    for name, values in (("x", x), ("x_h", np.tanh(x))):
+        ports = [
+            helper.make_tensor_value_info(port, TensorProto.FLOAT, ["N", width])
+            for port, width in ((name, 300), ("y", 400))
+        ]
+        graph = helper.make_graph(
+            [helper.make_node("Gemm", [name, "w", "b"], ["y"])], "product", ports[:1], ports[1:],
+            [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(bias, "b")],
+        )  # fmt: skip
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+        (tmp_path / "plain.onnx").write_bytes(model.SerializeToString())
+        assert quantise(tmp_path / "plain.onnx", tmp_path / "rounded.onnx") == 1
+        run = session(tmp_path / "rounded.onnx", ["CPUExecutionProvider"], 1)
+        (found,) = run.run(["y"], {name: values})
+        scale = np.abs(weight).max(axis=0) / 63
+        whole = np.round(weight / scale)
+        row = (
+            np.ones((7, 1)) if name == "x_h" else np.maximum(np.abs(values).max(axis=1, keepdims=True), 1e-20)
+        )
+        sums = np.round(values * (127 / row)) @ whole
+        assert np.abs(whole).max() == 63  # two products of an input below 256 fit into 16 bits
+        np.testing.assert_allclose(found, sums * scale * row / 127 + bias, rtol=1e-3, atol=0.02)
+        for number in range(7):
+            (alone,) = run.run(["y"], {name: values[number : number + 1]})
+            np.testing.assert_array_equal(alone[0], found[number])
+
+
+def test_pictures_are_encoded_once(both: Any) -> None:
+    _, theirs, _ = both
+    regions, other = RegionArrays.stack(made_regions(2)), RegionArrays.stack(made_regions(2, seed=9))
+    first = theirs.start(regions, 1)
+    assert theirs.start(regions, 3, seed=4).pictures is first.pictures
+    assert theirs.start(other, 1).pictures is not first.pictures
+    again = theirs.start(regions, 1).pictures
+    assert all(np.array_equal(again[name], values) for name, values in first.pictures.items())

@@ -114,7 +114,7 @@ def test_runtime_is_chosen(folder: Path) -> None:
     assert has_graphs(folder)
     assert type(Captioner.from_pretrained(folder).model).__name__ == "GraphStepper"
     assert type(Captioner.from_pretrained(folder, runtime="torch").model).__name__ == "TorchStepper"
-    for name in ("start.onnx", "step.onnx", "manifest.json"):
+    for name in ("start.onnx", "step.onnx", "step-int8.onnx", "manifest.json"):
         (folder / name).unlink()
     assert type(Captioner.from_pretrained(folder).model).__name__ == "TorchStepper"
     with pytest.raises(UserError, match=r"has no graphs for onnxruntime; make them: coscap export .* --here"):
@@ -123,16 +123,38 @@ def test_runtime_is_chosen(folder: Path) -> None:
         Captioner.from_pretrained(folder, runtime="tpu")  # type: ignore[arg-type]
 
 
+def test_precision_is_chosen(folder: Path) -> None:
+    digests = {name: load_runtime(folder, precision=name).model.digest for name in ("float32", "int8")}
+    assert Captioner.from_pretrained(folder).model.digest == digests["int8"] != digests["float32"]
+    with pytest.raises(
+        UserError, match=r"runs in torch, which computes in float32; leave out int8, or use onnx"
+    ):
+        Captioner.from_pretrained(folder, runtime="torch", precision="int8")
+    with pytest.raises(UserError, match="precision is 'int4', and float32 or int8 was expected"):
+        Captioner.from_pretrained(folder, precision="int4")  # type: ignore[arg-type]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["sha256"]["step-int8.onnx"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="is not what coscap export writes"):
+        load_runtime(folder)
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "int8": False}))
+    assert load_runtime(folder).model.digest != digests["float32"]  # the folder has another manifest
+    with pytest.raises(
+        UserError, match="has no graph in int8; make the folder again with coscap export --int8"
+    ):
+        load_runtime(folder, precision="int8")
+
+
 def test_folder_of_another_version(folder: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**manifest, "format": "coscap onnx 1"}))
     with pytest.raises(
-        UserError, match=r"format 'coscap onnx 1', and this version of coscap reads 'coscap graphs 2'"
+        UserError, match=r"format 'coscap onnx 1', and this version of coscap reads 'coscap graphs 3'"
     ):
         load_runtime(folder)
 
 
-@pytest.mark.parametrize("name", ["step.onnx", "model.safetensors", "vocabulary.json"])
+@pytest.mark.parametrize("name", ["step.onnx", "step-int8.onnx", "model.safetensors", "vocabulary.json"])
 def test_changed_file(folder: Path, name: str) -> None:
     content = bytearray((folder / name).read_bytes())
     content[len(content) // 2] ^= 1

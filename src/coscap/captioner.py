@@ -24,6 +24,7 @@ from coscap.photos import (
     open_photos,
     photo_caption,
 )
+from coscap.runtime import Precision
 from coscap.seam import Caption, Check, LatentValues, RegionArrays, SearchModel
 from coscap.search.config import SearchSettings, settings_from
 from coscap.search.generate import generate
@@ -98,14 +99,16 @@ class Captioner:
         bank: str | Path | None = SHIPPED,
         runtime: Runtime | None = None,
         providers: Sequence[str] | None = None,
+        precision: Precision | None = None,
     ) -> "Captioner":
         """The model inside the package, one in a folder (a run of `coscap train`), or `owner/name` on a hub.
 
         `bank` holds captions of other pictures to agree with (`coscap bank`); that of the package if not given, None
         for none, and then nothing judges captions either. A folder with graphs runs in onnxruntime, on its
-        `providers`, any other in torch; `runtime` chooses where there is a choice.
+        `providers`, any other in torch; `runtime` chooses where there is a choice. `precision` is float32 or int8; on a
+        CPU, the captioner of the package runs in int8 if not told otherwise.
         """
-        loaded, steps = load_model(model, device, runtime, providers)
+        loaded, steps = load_model(model, device, runtime, providers, precision)
         return cls(loaded, steps, detector, device, open_judge(bank))
 
     @cached_property

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from coscap.errors import UserError
 from coscap.extras import needed
+from coscap.runtime import Precision, has_graphs, load_runtime
 from coscap.vision.regions import Recipe
 
 SHIPPED = "shipped"  # the name of the model inside the package
@@ -26,13 +27,12 @@ def load_model(
     device: str = "cpu",
     runtime: Runtime | None = None,
     providers: Sequence[str] | None = None,
+    precision: Precision | None = None,
 ) -> tuple[Any, Any]:
     """A model with all that belongs to it, and the same as searches use it (coscap.seam.SearchModel).
 
     In onnxruntime if the folder has graphs and a CPU or `providers` are asked for, in torch otherwise.
     """
-    from coscap.runtime import has_graphs, load_runtime
-
     if runtime not in (None, "onnx", "torch"):
         raise UserError(f"The runtime is {runtime!r}, and onnx or torch was expected.")
     folder = model_folder(name)
@@ -44,8 +44,10 @@ def load_model(
             raise UserError(f"{name} has no graphs for onnxruntime; make them: coscap export {name} --here.")
         if providers is None:
             providers = ("CPUExecutionProvider",) if device == "cpu" else ("CUDAExecutionProvider",)
-        loaded = load_runtime(folder, providers=providers)
+        loaded = load_runtime(folder, providers=providers, precision=precision)
         return loaded, loaded.model
+    if precision == "int8":
+        raise UserError(f"{name} runs in torch, which computes in float32; leave out int8, or use onnx.")
     with needed(f"{name} in torch"):
         check_device(device)
         from coscap.models.hub import load_pretrained

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coscap.cli.choices import Accurate, BankChoice, Detector, Device, Diverse, Model, Runtime, Variety
+from coscap.cli.choices import (
+    Accurate,
+    BankChoice,
+    Detector,
+    Device,
+    Diverse,
+    Model,
+    Precision,
+    Runtime,
+    Variety,
+)
 from coscap.errors import UserError
 from coscap.search.config import SearchSettings, search_options
 
@@ -124,6 +134,7 @@ def caption(
     urls: Annotated[bool, typer.Option("--urls", help="Allow http and https addresses as PHOTO.")] = False,
     device: Device = "cpu",
     runtime: Runtime = None,
+    precision: Precision = None,
     *,
     settings: SearchSettings,
 ) -> None:
@@ -169,7 +180,7 @@ def caption(
                 file.finish(list(sources), {})
             return
         captioner = Captioner.from_pretrained(
-            model, device=device, detector=detector, bank=bank, runtime=runtime
+            model, device=device, detector=detector, bank=bank, runtime=runtime, precision=precision
         )
         size = captioner.detector.batch
         errors: dict[str, str] = {}

@@ -35,6 +35,14 @@ Runtime = Annotated[
         "graphs.",
     ),
 ]
+Precision = Annotated[
+    Literal["float32", "int8"] | None,
+    typer.Option(
+        "--precision",
+        help="Of the captioner's large products in onnxruntime. float32 gives the captions of torch, int8 takes half "
+        "the time or less. Unset: int8 where the model has it, as that of the package.",
+    ),
+]
 Device = Annotated[str, typer.Option("--device", help="cpu or cuda.")]
 Variety = Annotated[
     float | None,

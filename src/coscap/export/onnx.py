@@ -2,6 +2,7 @@
 
 config.json model.safetensors vocabulary.json classes.json   the model as torch reads it, too
 start.onnx step.onnx                         see graphs.py; their weights are those of model.safetensors
+step-int8.onnx                               where asked for: the step with rounded products, see int8.py
 manifest.json                                graphs with their ports, sizes of states and latents, tokens, digests
 picodet-s.onnx map.onnx regions.onnx         the built-in detector, if the captioner was trained on its regions
 """
@@ -31,7 +32,7 @@ from coscap.files import sha256, whole_folder, write_json
 from coscap.models import CaptionModel, Pretrained
 from coscap.models.hub import CLASSES, CONFIG, VOCABULARY, WEIGHTS, save_pretrained
 from coscap.models.stepper import TorchStepper
-from coscap.runtime.folder import FORMAT, GRAPHS, MANIFEST, load_stepper
+from coscap.runtime.folder import FORMAT, GRAPHS, INT8_STEP, MANIFEST, Precision, load_stepper
 from coscap.seam import RegionArrays
 from coscap.text.vocabulary import END, PAD, START, UNK
 from coscap.vision import builtin
@@ -47,13 +48,14 @@ SAFETENSORS_KINDS = {"F32": "FLOAT", "F16": "FLOAT16"}
 @dataclass(frozen=True)
 class Exported:
     files: dict[str, int]  # bytes by name
-    difference: float
+    difference: float  # from torch, the largest
+    int8_difference: float | None = None  # the same with rounded products
 
 
 def export(pretrained: Pretrained, folder: str | Path, int8: bool = False) -> Exported:
     """Make the folder. Nothing is written if a graph does not give what torch gives.
 
-    `int8` rounds the large weights of the step to 8 bits afterwards; the difference is then that of the rounding.
+    `int8` adds a step with rounded products, which the folder's captioner then runs unless float32 is asked for.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
@@ -73,9 +75,9 @@ def export(pretrained: Pretrained, folder: str | Path, int8: bool = False) -> Ex
         for path in (partial / "model").iterdir():
             path.replace(partial / path.name)
         (partial / "model").rmdir()
-        difference = write_graphs(pretrained, partial, str(folder), detector=True, int8=int8)
+        manifest = write_graphs(pretrained, partial, str(folder), detector=True, int8=int8)
         files = {path.name: path.stat().st_size for path in sorted(partial.iterdir())}
-    return Exported(files, difference)
+    return Exported(files, manifest["largest_difference"], manifest.get("int8_difference"))
 
 
 def add_graphs(pretrained: Pretrained, folder: str | Path, int8: bool = False) -> Exported:
@@ -85,17 +87,20 @@ def add_graphs(pretrained: Pretrained, folder: str | Path, int8: bool = False) -
         for name in (CONFIG, WEIGHTS, VOCABULARY, CLASSES):
             if (folder / name).is_file():
                 shutil.copyfile(folder / name, Path(made, name))
-        difference = write_graphs(pretrained, Path(made), str(folder), int8=int8)
-        for name in (*GRAPHS, MANIFEST):
+        manifest = write_graphs(pretrained, Path(made), str(folder), int8=int8)
+        names = (*GRAPHS, *([INT8_STEP] if int8 else []), MANIFEST)
+        for name in names:
             Path(made, name).replace(folder / name)
-    return Exported({name: (folder / name).stat().st_size for name in (*GRAPHS, MANIFEST)}, difference)
+    if not int8:
+        (folder / INT8_STEP).unlink(missing_ok=True)  # of an earlier export
+    files = {name: (folder / name).stat().st_size for name in names}
+    return Exported(files, manifest["largest_difference"], manifest.get("int8_difference"))
 
 
 def write_graphs(
     pretrained: Pretrained, folder: Path, name: str, detector: bool = False, int8: bool = False
-) -> float:
-    """Graphs and manifest beside a model's weights in `folder`, which messages call `name`. Gives the largest
-    difference from torch."""
+) -> dict[str, Any]:
+    """Graphs and manifest beside a model's weights in `folder`, which messages call `name`. Gives the manifest."""
     model = pretrained.model.eval()
     graphs = graphs_of(model)
     for graph in graphs:
@@ -117,17 +122,13 @@ def write_graphs(
             f"{name} was not written: its graphs differ from torch by {difference:.1e}, more than "
             f"{MOST_DIFFERENCE:.0e}; try other versions of onnx, onnxscript and onnxruntime."
         )
+    manifest |= {"int8": int8, "largest_difference": difference}
     if int8:
-        quantise(folder / "step.onnx")
-        share_weights(folder / "step.onnx", folder / WEIGHTS, tied=model.config.tie_words)
-        difference = largest_difference(model, folder, manifest)
-    manifest |= {
-        "int8": int8,
-        "largest_difference": difference,
-        "sha256": {path.name: sha256(path) for path in sorted(folder.iterdir())},
-    }
+        quantise(folder / "step.onnx", folder / INT8_STEP)
+        manifest["int8_difference"] = largest_difference(model, folder, manifest, "int8")
+    manifest["sha256"] = {path.name: sha256(path) for path in sorted(folder.iterdir())}
     write_json(folder / MANIFEST, manifest, indent=1)
-    return difference
+    return manifest
 
 
 def map_network(recipe: Recipe | None) -> Path | None:
@@ -236,9 +237,12 @@ def _smallest_type(model: CaptionModel) -> Literal["float32", "float16"]:
 
 
 @torch.no_grad()
-def largest_difference(model: CaptionModel, folder: Path, manifest: dict[str, Any]) -> float:
+def largest_difference(
+    model: CaptionModel, folder: Path, manifest: dict[str, Any], precision: Precision = "float32"
+) -> float:
     """Between torch and the graphs, over some tokens of some captions; infinite if tokens or sizes differ."""
-    ours, theirs = TorchStepper(model), load_stepper(folder, {**manifest, "sha256": {}})
+    ours = TorchStepper(model)
+    theirs = load_stepper(folder, {**manifest, "sha256": {}}, precision=precision)
     pairs: list[tuple[Any, Any]] = []
     for pictures, draws in ((1, 1), (3, 4)):
         regions = RegionArrays.of(_made_up(model, pictures))

@@ -2,6 +2,7 @@
 
 manifest.json        format, version, what the graphs take, digests of all files
 start.onnx step.onnx the graphs; their weights are those of model.safetensors, which they point into
+step-int8.onnx       the step with rounded products, where the folder was made with --int8; it is then the default
 model.safetensors    the weights, as torch reads them, too
 vocabulary.json classes.json   as in any saved model
 """
@@ -10,7 +11,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from coscap.errors import UserError
 from coscap.files import read_json, sha256
@@ -19,9 +20,12 @@ from coscap.text.objects import ObjectClasses, load_classes
 from coscap.text.vocabulary import Vocabulary
 from coscap.vision.regions import Recipe, check_recipe
 
-FORMAT = "coscap graphs 2"
+FORMAT = "coscap graphs 3"
 MANIFEST = "manifest.json"
 GRAPHS = ("start.onnx", "step.onnx")
+INT8_STEP = "step-int8.onnx"
+CPU = ("CPUExecutionProvider",)
+Precision = Literal["float32", "int8"]  # of the large products
 MOST_WIDTH = 1 << 20  # of a state; more is no model
 
 
@@ -44,9 +48,14 @@ def has_graphs(folder: str | Path) -> bool:
 
 
 def load_runtime(
-    folder: str | Path, *, providers: Sequence[str] = ("CPUExecutionProvider",), threads: int = 1
+    folder: str | Path,
+    *,
+    providers: Sequence[str] = CPU,
+    threads: int = 1,
+    precision: Precision | None = None,
 ) -> Loaded:
-    """The captioner in a folder that `coscap export` made. `providers` are onnxruntime's names of devices."""
+    """The captioner in a folder that `coscap export` made. `providers` are onnxruntime's names of devices; `precision`
+    is that of the large products, by default int8 where the folder was made with it and a CPU runs it."""
     folder = Path(folder)
     manifest = _read_manifest(folder)
     vocabulary = Vocabulary.load(folder / "vocabulary.json")
@@ -56,10 +65,18 @@ def load_runtime(
         raise UserError(
             f"{folder / MANIFEST}: recipe does not describe regions; make the folder again with coscap export."
         ) from None
+    if precision is None:
+        precision = "int8" if manifest["int8"] and tuple(providers) == CPU else "float32"
+    if precision not in ("float32", "int8"):
+        raise UserError(f"The precision is {precision!r}, and float32 or int8 was expected.")
+    if precision == "int8" and not manifest["int8"]:
+        raise UserError(
+            f"{folder} has no graph in int8; make the folder again with coscap export --int8, or use float32."
+        )
     classes = folder / "classes.json"
     return Loaded(
         source=str(folder),
-        model=load_stepper(folder, manifest, providers, threads),
+        model=load_stepper(folder, manifest, providers, threads, precision),
         vocabulary=vocabulary,
         recipe=recipe,
         classes=load_classes(classes) if classes.is_file() else None,
@@ -69,12 +86,14 @@ def load_runtime(
 def load_stepper(
     folder: Path,
     manifest: Mapping[str, Any],
-    providers: Sequence[str] = ("CPUExecutionProvider",),
+    providers: Sequence[str] = CPU,
     threads: int = 1,
+    precision: Precision = "float32",
 ) -> GraphStepper:
     digests = "".join(manifest["sha256"].get(name, "") for name in sorted(manifest["sha256"]))
-    start, step = (session(folder / name, providers, threads) for name in GRAPHS)
-    return GraphStepper(start, step, manifest, hashlib.sha256(digests.encode()).hexdigest())
+    start = session(folder / GRAPHS[0], providers, threads)
+    step = session(folder / (INT8_STEP if precision == "int8" else GRAPHS[1]), providers, threads)
+    return GraphStepper(start, step, manifest, hashlib.sha256((digests + precision).encode()).hexdigest())
 
 
 def session(path: Path, providers: Sequence[str], threads: int) -> Any:
@@ -91,6 +110,9 @@ def session(path: Path, providers: Sequence[str], threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    options.enable_mem_pattern = (
+        False  # rows come and go: what was laid out for one call does not fit the next
+    )
     options.log_severity_level = 3
     try:
         return onnxruntime.InferenceSession(path, options, providers=list(providers))
@@ -133,7 +155,8 @@ def _is_whole(manifest: dict[str, Any]) -> bool:
     return (
         isinstance(digests, dict)
         and all(Path(name).name == name and isinstance(digest, str) for name, digest in digests.items())
-        and set(GRAPHS) <= set(digests)
+        and isinstance(manifest.get("int8"), bool)
+        and {*GRAPHS, *([INT8_STEP] if manifest["int8"] else [])} <= set(digests)
         and (recipe is None or isinstance(recipe, dict))
         and manifest.get("temperature_mode") in ("scale", "power")
         and all(

@@ -89,9 +89,11 @@ class GraphStepper:
         self._latents: dict[str, int] = manifest["latents"]  # normals that a draw of context (, object) takes
         self._states: dict[str, int] = manifest["states"]  # widths; 0: one number for each row
         self._quiet = manifest["temperature_mode"] == "scale"  # no noise is needed where the temperature is 0
+        self._encoded = [each.name for each in start.get_outputs()]
         self._outputs = [each.name for each in step.get_outputs()]
         self._inputs = {each.name for each in step.get_inputs()}
         self.latent_names: tuple[str, ...] = ("context", "objects")[: len(self._latents)]
+        self._last: tuple[RegionArrays, Arrays] | None = None  # the pictures that were started last
 
     def start(
         self,
@@ -104,20 +106,9 @@ class GraphStepper:
         record: bool = False,
     ) -> GraphState:
         regions = RegionArrays.of(regions)
-        names = [each.name for each in self._start.get_outputs()]
-        values = self._start.run(
-            names,
-            {
-                "features": np.ascontiguousarray(regions.features, np.float32),
-                "boxes": np.ascontiguousarray(regions.boxes, np.float32),
-                "labels": np.ascontiguousarray(regions.labels, np.int64),
-                "scores": np.ascontiguousarray(regions.scores, np.float32),
-                "mask": np.ascontiguousarray(regions.mask),
-            },
-        )
         rows = len(regions) * draws
         return GraphState(
-            pictures=_trimmed(dict(zip(names, values, strict=True))),
+            pictures=self._pictures(regions),
             width=regions.mask.shape[1],
             temperatures=np.full(2, latent_temperature, np.float32),
             owners=np.repeat(np.arange(len(regions)), draws),
@@ -129,6 +120,23 @@ class GraphStepper:
             given=_given(latents, rows),
             history=() if record else None,
         )
+
+    def _pictures(self, regions: RegionArrays) -> Arrays:
+        """What the step needs of pictures. Those of the last call are kept: what was found is rescored next."""
+        last = self._last
+        if last is None or last[0] is not regions:
+            values = self._start.run(
+                self._encoded,
+                {
+                    "features": np.ascontiguousarray(regions.features, np.float32),
+                    "boxes": np.ascontiguousarray(regions.boxes, np.float32),
+                    "labels": np.ascontiguousarray(regions.labels, np.int64),
+                    "scores": np.ascontiguousarray(regions.scores, np.float32),
+                    "mask": np.ascontiguousarray(regions.mask),
+                },
+            )
+            last = self._last = regions, _trimmed(dict(zip(self._encoded, values, strict=True)))
+        return last[1]
 
     def step(
         self,
