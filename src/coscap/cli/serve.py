@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from coscap.cli.choices import BankChoice, Model
+from coscap.cli.choices import BankChoice, Model, Precision, Runtime
 from coscap.errors import UserError
 
 _ACCESS, _LIMITS, _STUDY = "Who may ask", "Limits", "Study"
@@ -39,6 +39,8 @@ def serve(
     model: Model = "shipped",
     bank: BankChoice = "shipped",
     device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
+    runtime: Runtime = None,
+    precision: Precision = None,
     log_format: Annotated[
         LogFormat, typer.Option(help="A line for each request on standard error: text, json or none.")
     ] = LogFormat.text,
@@ -151,4 +153,4 @@ def serve(
     )
     if study:
         return run_study(samples or [], images, database, captions, pictures, address, limits)
-    run(model, device, limits, address, bank)
+    run(model, limits, address, device=device, bank=bank, runtime=runtime, precision=precision)

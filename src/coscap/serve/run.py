@@ -2,11 +2,13 @@
 
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import typer
 import uvicorn
@@ -73,18 +75,18 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def run(model: str, device: str, limits: Limits, address: Address, bank: str = "shipped") -> None:
-    """Caption until a signal comes; then take nothing more and finish what was taken."""
-    import torch
-
+def run(model: str, limits: Limits, address: Address, **options: Any) -> None:
+    """Caption until a signal comes; then take nothing more and finish what was taken. `options` are those of
+    Captioner.from_pretrained."""
     from coscap.captioner import Captioner
 
-    # The workers share the cores: threads that wait for each other at every multiplication are slow as soon as one
-    # of them has to wait for its core.
-    torch.set_num_threads(max(1, torch.get_num_threads() // limits.workers))
-
     def make(hosts: list[str]) -> FastAPI:
-        captioner = Captioner.from_pretrained(model, device=device, bank=bank)
+        captioner = Captioner.from_pretrained(model, **options)
+        torch = sys.modules.get("torch")  # a model with graphs needs none
+        if torch is not None:
+            # The workers share the cores: threads that wait for each other at every multiplication are slow as soon
+            # as one of them has to wait for its core.
+            torch.set_num_threads(max(1, torch.get_num_threads() // limits.workers))
         return create_app(captioner, limits, tokens=address.tokens, hosts=hosts)
 
     _serve(make, address, limits, "coscap answers at {0} (API: {0}docs)")
