@@ -19,13 +19,11 @@ from typing import Any
 from coscap.captioner import Captioner
 from coscap.data.collate import region_batch
 from coscap.files import write_json
-from coscap.models.hub import Pretrained, load_pretrained
-from coscap.models.stepper import TorchStepper
 from coscap.progress import bar
 from coscap.report.runs import Run
 from coscap.search.config import SearchSettings
 from coscap.search.generate import generate
-from coscap.text import load_classes
+from coscap.shipped import load_model
 from coscap.vision.stores import Stores
 
 PICTURES_AT_ONCE = 32
@@ -86,14 +84,6 @@ class Sampler:
     def __init__(self, run: Run, stores: Stores, work: Path, device: str = "cpu") -> None:
         self.run, self.stores, self.work, self.device = run, stores, work, device
 
-    @cached_property
-    def loaded(self) -> Pretrained:
-        """Loaded when a caption is missing, not before."""
-        loaded = load_pretrained(self.run.folder)
-        loaded.check_recipe(self.stores.recipe)
-        loaded.model.to(self.device)
-        return loaded
-
     @property
     def has_latents(self) -> bool:
         """Whether two draws can differ."""
@@ -101,7 +91,10 @@ class Sampler:
 
     @cached_property
     def captioner(self) -> Captioner:
-        return Captioner(self.loaded, TorchStepper(self.loaded.model.eval()), device=self.device)
+        """Loaded when a caption is missing, not before; in onnxruntime where the run has graphs, in float32."""
+        loaded, model = load_model(self.run.folder, self.device, precision="float32")
+        loaded.check_recipe(self.stores.recipe)
+        return Captioner(loaded, model, device=self.device)
 
     def samples(self, wanted: SampleSet, pictures: Sequence[int]) -> Samples:
         path = wanted.file(self.work)
@@ -129,10 +122,10 @@ class Sampler:
         found = generate(
             self.captioner.model,
             batch,
-            self.loaded.vocabulary,
+            self.captioner.vocabulary,
             wanted.n,
             wanted.settings.model_copy(update={"max_rows": ROWS_AT_ONCE}),
-            objects=self.loaded.classes or load_classes("coco"),
+            objects=self.captioner.objects,
             classes=self.stores.recipe.classes,
         )
         return [[caption.text for caption in captions] for captions in found]
