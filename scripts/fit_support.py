@@ -41,7 +41,7 @@ MOST_DIV2_LOST, CHAIR_SHARE = 0.028, 0.64
 CHOICES = {
     "likelihood": (0.0, 0.25), "consensus": (1.0, 1.25, 1.5, 1.75), "support": (0.25, 0.5), "objects": (0.0, 0.25, 0.5),
 }  # fmt: skip
-FLOORS = ((0.15, 0.5), (0.15, 0.6))  # of support and of objects
+FLOORS = ((0.15, 0.5), (0.15, 0.6), (0.3, 0.6), (0.4, 0.7))  # of support and of objects
 
 
 # ---- the fit --------------------------------------------------------------------------------------------------------

@@ -361,9 +361,9 @@ def test_a_photograph_that_bears_out_too_few_captions_is_drawn_again(folder: Pat
             pool = [
                 caption
                 for turn in range(turns)
-                for caption in captioner.generate([seen], 4 * 3, settings, turn=turn)[0]
+                for caption in captioner.generate([seen], 20, settings, turn=turn)[0]
             ]
-            assert len({caption.draw for caption in pool}) == len(pool) == turns * 12
+            assert len({caption.draw for caption in pool}) == len(pool) == turns * 20
             pool = rescore(captioner.model, RegionArrays.stack([seen]), [pool], captioner.vocabulary)[0]
             tokens, found = [each.tokens for each in pool], detections_of(seen, captioner.loaded.recipe)
             judged = captioner.judge.judge(tokens, known, captioner.objects, found)
@@ -387,3 +387,11 @@ def test_one_text_of_two_token_sequences(monkeypatch: pytest.MonkeyPatch) -> Non
         found.reverse()
         (result,) = captioner.describe(["photo"], regions, 3, evidence=evidence)
         assert {caption.text for caption in result.captions} == {"a stop sign", "a cat"}
+
+
+def test_the_one_caption_of_a_photograph_is_the_first_of_five(folder: Path) -> None:
+    """So `--alt` and the first of the captions that `--xmp` writes are the same sentence."""
+    captioner = Captioner.from_pretrained(folder)
+    for photo in EXAMPLES[:3]:
+        five, one = (captioner(photo, n=n, max_length=6).captions for n in (5, 1))
+        assert one[0].text == five[0].text

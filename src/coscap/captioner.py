@@ -43,9 +43,8 @@ from coscap.vision.regions import Recipe, Regions
 from coscap.vision.tags import Tag, Tagger
 from coscap.vision.words import Evidence
 
-POOL = 4  # draws for each caption that is shown
-SAFE = 0.2  # up to this variety, the pool has no fewer than LEAST_POOL draws and the captions of a beam, too
-LEAST_POOL, BEAM = 20, 5
+POOL, LEAST_POOL = 4, 20  # draws for each caption that is shown; and so many for a single one, too
+SAFE, BEAM = 0.2, 5  # up to this variety, the captions of a beam are in the pool as well
 FURTHER = 2  # times that a photograph is drawn again which bears out fewer captions than are to be shown
 
 
@@ -217,10 +216,10 @@ class Captioner:
     ) -> list[PhotoCaptions]:
         """The captions of pictures whose regions are known.
 
-        A latent search draws four captions for each one shown and takes good ones that differ: `variety` 0 takes the
-        best, 1 the most different (0.5 if unset). Good is likely, borne out by the picture and in agreement with
-        captions of similar ones, where there is `evidence` of the pictures; otherwise likely alone. A picture that
-        bears out fewer than n of its captions is drawn again, up to twice. `accurate` and
+        A latent search draws four captions for each one shown, at least 20, and takes good ones that differ: `variety`
+        0 takes the best, 1 the most different (0.5 if unset). Good is likely, borne out by the picture and in agreement
+        with captions of similar ones, where there is `evidence` of the pictures; otherwise likely alone. A picture that
+        bears out fewer than a quarter of them is drawn again, up to twice. `accurate` and
         `diverse` set variety and the latents' temperature, where they are not given; under a variety as low as that of
         `accurate`, captions of a beam are among those to choose from. Further options are fields of SearchSettings;
         they stand above those of `settings`. `check` is called before each step and may raise to end the work.
@@ -231,7 +230,7 @@ class Captioner:
         pooled = settings.search == "latent" and settings.draws is None
         arrays = RegionArrays.stack(regions)
         safe = pooled and variety <= SAFE and evidence is not None
-        count = max(POOL * n, LEAST_POOL * safe) if pooled else n
+        count = max(POOL * n, LEAST_POOL) if pooled else n
         found = self.generate(arrays, count, settings, check=check)
         drawn = [len(captions) for captions in found]
         beam = beam_settings(settings)
@@ -244,7 +243,7 @@ class Captioner:
         for pool in pools:
             self._judge(pool)
         if pooled:
-            self._draw_further(pools, arrays, n, count, settings, check)
+            self._draw_further(pools, arrays, count, settings, check)
         results = []
         for name, pool in zip(names, pools, strict=True):
             made = {id(each): beam for each in pool.beam}  # the others by `settings`
@@ -262,16 +261,19 @@ class Captioner:
         self,
         pools: Sequence[Pool],
         regions: RegionArrays,
-        n: int,
         count: int,
         settings: SearchSettings,
         check: Check | None,
     ) -> None:
-        """Add captions of further draws to the pools of which fewer than n captions are borne out."""
+        """Add as many captions again to the pools of which too few are borne out: one in POOL is wanted."""
         if self.judge is None:
             return
         for turn in range(1, FURTHER + 1):
-            short = [at for at, pool in enumerate(pools) if pool.judged and pool.good(self.judge.weights) < n]
+            short = [
+                at
+                for at, pool in enumerate(pools)
+                if pool.judged and pool.good(self.judge.weights) < count // POOL
+            ]
             if not short:
                 return
             some = regions.take(np.array(short))
