@@ -14,6 +14,7 @@ from coscap.text.faults import faults, mend_articles
         ("a kitten next to a cat", "cat is named twice"),
         ("an umbrella walking down a street", "umbrella cannot be walking"),
         ("a surfboard riding a wave", "surfboard cannot be riding"),
+        ("a surfboard is surfing on a wave", "surfboard cannot be surfing"),
         ("two buses and a bus", "bus is named twice"),
         ("a plate with food on a plate", "plate is named twice"),
     ],
