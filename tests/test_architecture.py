@@ -51,7 +51,7 @@ ROOMS: dict[str, set[str]] = {
     "training": {"seam", *BELOW_CAPTIONER},
     "export": {"models", "runtime", "seam", *BELOW_MODELS},
     "photos": {"alt", "contexts", "seam", "search", "text", "vision"},
-    "pool": {"contexts", "seam", "search", "vision"},
+    "pool": {"contexts", "seam", "search", "text", "vision"},
     "captioner": {"photos", "pool", "seam", "shipped", *BELOW_CAPTIONER},
     "analysis": {"pages", "seam", "shipped", *BELOW_CAPTIONER},
     "report": {"pages", "captioner", "shipped", *BELOW_CAPTIONER},

@@ -395,3 +395,13 @@ def test_the_one_caption_of_a_photograph_is_the_first_of_five(folder: Path) -> N
     for photo in EXAMPLES[:3]:
         five, one = (captioner(photo, n=n, max_length=6).captions for n in (5, 1))
         assert one[0].text == five[0].text
+
+
+def test_captions_that_read_alike_are_shown_once() -> None:
+    """ "a airplane" is mended to "an airplane" when it is shown."""
+    texts = ("a airplane on a runway", "an airplane on a runway", "a cat")
+    made = [
+        Caption(tuple(text.split()), -5.0, draw, np.zeros((1, 1), np.float32))
+        for draw, text in enumerate(texts)
+    ]
+    assert len(select(made, 3, 0.5)) == 2

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from coscap.contexts.judge import Judgement, SupportWeights
 from coscap.seam import Caption
 from coscap.search.select import per_token, unit_interval
+from coscap.text.faults import mend_articles
 from coscap.vision.regions import Regions
 from coscap.vision.words import Evidence
 
@@ -33,7 +34,8 @@ class Pool:
 
     def good(self, weights: SupportWeights) -> int:
         """How many of the texts can be shown without reserve."""
-        return len({" ".join(tokens) for tokens, each in self.judged.items() if tier(each, weights) == 0})
+        good = (tokens for tokens, each in self.judged.items() if tier(each, weights) == 0)
+        return len({mend_articles(" ".join(tokens)) for tokens in good})
 
 
 def tier(judged: Judgement, weights: SupportWeights) -> int:
