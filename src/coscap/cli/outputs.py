@@ -197,9 +197,8 @@ class Sidecars:
         there = [path for path in owners if path.exists()]
         if there and what == "refuse":
             more = f" and {len(there) - 1:,} more are there" if len(there) > 1 else " is there"
-            raise UserError(
-                f"{there[0]}{more}; pass --skip-existing, --append or --overwrite to say what to do with them."
-            )
+            ways = "--skip-existing or" if ".xmp" in suffixes else "--skip-existing, --append or"
+            raise UserError(f"{there[0]}{more}; pass {ways} --overwrite to say what to do with them.")
 
     def done(self, photo: str) -> bool:
         return self.what == "skip" and all(path.exists() for path in self.paths[photo])
