@@ -55,9 +55,9 @@ def faults(tokens: Sequence[str], objects: ObjectClasses) -> list[str]:
     found += [f"{one} {two} comes twice" for at, (one, two) in enumerate(pairs) if (one, two) in pairs[:at]]
     if named and named[0][1] not in ANIMATE and not any(kind in ANIMATE for _, kind in named):
         subject = named[0][0].split()[-1]
-        said = [word for word in words if word not in BETWEEN]
+        plain = [word for word in words if word not in BETWEEN]
         found += [
-            f"{subject} cannot be {deed}" for one, deed in pairwise(said) if one == subject and deed in DEEDS
+            f"{subject} cannot be {deed}" for one, deed in pairwise(plain) if one == subject and deed in DEEDS
         ]
     return found
 
