@@ -25,7 +25,7 @@ from coscap.photos import (
     open_photos,
     photo_caption,
 )
-from coscap.pool import Pool, rank
+from coscap.pool import Pool
 from coscap.runtime import Precision
 from coscap.seam import Caption, Check, LatentValues, RegionArrays, SearchModel
 from coscap.search.config import SearchSettings, settings_from
@@ -219,10 +219,10 @@ class Captioner:
         A latent search draws four captions for each one shown, at least 20, and takes good ones that differ: `variety`
         0 takes the best, 1 the most different (0.5 if unset). Good is likely, borne out by the picture and in agreement
         with captions of similar ones, where there is `evidence` of the pictures; otherwise likely alone. A picture that
-        bears out fewer than a quarter of them is drawn again, up to twice. `accurate` and
-        `diverse` set variety and the latents' temperature, where they are not given; under a variety as low as that of
-        `accurate`, captions of a beam are among those to choose from. Further options are fields of SearchSettings;
-        they stand above those of `settings`. `check` is called before each step and may raise to end the work.
+        bears out fewer than a quarter of them is drawn again, up to twice. `accurate` and `diverse` set variety and the
+        latents' temperature, where they are not given; under a variety as low as that of `accurate`, captions of a beam
+        are among them. Further options are fields of SearchSettings, above `settings`. `check` is called before
+        each step and may raise to end the work.
         """
         settings, variety = self._asked(
             n, accurate=accurate, diverse=diverse, variety=variety, settings=settings, **options
@@ -295,11 +295,9 @@ class Captioner:
 
     def _best(self, pool: Pool, n: int, variety: float) -> list[Caption]:
         """Those of a pool that are shown."""
-        captions = pool.captions
         if self.judge is None or not pool.judged:
-            return select(captions, n, variety)
-        verdicts = [pool.judged[caption.tokens] for caption in captions]
-        return select(captions, n, variety, *rank(captions, verdicts, self.judge.weights))
+            return select(pool.captions, n, variety)
+        return select(pool.captions, n, variety, *pool.ranks(self.judge.weights))
 
     def generate(
         self,

@@ -37,6 +37,11 @@ class Pool:
         good = (tokens for tokens, each in self.judged.items() if tier(each, weights) == 0)
         return len({mend_articles(" ".join(tokens)) for tokens in good})
 
+    def ranks(self, weights: SupportWeights) -> tuple[list[float], list[int]]:
+        """Worth and tier of each caption."""
+        captions = self.captions
+        return rank(captions, [self.judged[caption.tokens] for caption in captions], weights)
+
 
 def tier(judged: Judgement, weights: SupportWeights) -> int:
     """0 to be shown, 1 hardly borne out, 2 with objects that are not, 3 at fault by its words alone. Captions of a tier
