@@ -7,7 +7,7 @@ import torch
 
 from coscap.data.batch import Batch
 from coscap.models import CosCvae, ModelConfig
-from coscap.models.cos_cvae import PriorDraws
+from coscap.models.cos_cvae import ObjectDraws
 from coscap.models.pseudo import SlotFiller, SlotTokens, detected_tokens, pseudo_loss
 from coscap.text.vocabulary import SLOT, SLOTS
 from models_batch import make_batch, make_regions
@@ -184,7 +184,7 @@ def test_pseudo_captions_name_what_a_prior_over_regions_chose() -> None:
     model.object_tokens[6:13] = True
     forced = model.teacher_force(batch, None, KEYS)
     known = model.posteriors(forced, "prior")
-    draws, chosen = PriorDraws(model, forced, known.context), []
+    draws, chosen = ObjectDraws(model, forced, known.context, 1.0), []
     for t, (start, end) in enumerate(forced.packing.blocks):
         tokens = forced.previous[start:end]
         draws.step(t, tokens, model.prior_words(tokens))

@@ -17,6 +17,8 @@ from safetensors.torch import load_file
 from coscap.data import open_prepared
 from coscap.errors import UserError
 from coscap.models import build_model
+from coscap.models.noise import row_keys
+from coscap.models.region_prior import RegionMixture
 from coscap.report.runs import open_run
 from coscap.seam import Caption
 from coscap.text.vocabulary import END
@@ -44,10 +46,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return config
 
 
-def term_and_model(world: Path, **settings):
+def term_and_model(world: Path, kind: dict = UPDOWN, **settings):
     data, store = open_prepared(world.parent / "data"), RegionStore.open(world.parent / "regions.h5")
     torch.manual_seed(0)
-    model = build_model(model_config(UPDOWN, data, store))
+    model = build_model(model_config(kind, data, store))
+    model.set_names(store.recipe, data.classes, data.vocabulary)
     return RewardTerm(Reward(captions=world.parent / "pseudo.json", **settings), data, store), model
 
 
@@ -123,9 +126,9 @@ def test_f1_counts_what_is_named_against_what_is_sure(world):
         ("grass", set(), 1.0),
         ("a zebra", set(), 0.0),
     ):
-        assert term.f1(text.split(), sure) == pytest.approx(expected)
+        assert term.f1(term.named(text.split()), sure) == pytest.approx(expected)
     novel, _ = term_and_model(world, classes=("zebra",))
-    assert novel.f1(["dog"], set()) == 1.0 and novel.f1(["zebras"], {zebra}) == 1.0
+    assert novel.f1(novel.named(["dog"]), set()) == 1.0 and novel.named(["zebras"]) == {zebra}
 
 
 def test_rewards_and_baselines_are_those_of_each_caption(world):
@@ -139,18 +142,144 @@ def test_rewards_and_baselines_are_those_of_each_caption(world):
         for place, each in enumerate(one):
             cider = plain_cider_d(each.text, references, training)
             assert rewards[row, place] == pytest.approx(
-                2 * cider + 0.5 * term.f1(each.tokens, sure), rel=1e-4
+                2 * cider + 0.5 * term.f1(term.named(each.tokens), sure), rel=1e-4
             )
     assert parts["f1"].shape == (6,)
-    others = term.baseline(model, regions, ids, rewards)
-    assert others[1, 0] == pytest.approx((rewards[1, 1] + rewards[1, 2]) / 2)
+    gained = term.advantage(model, regions, ids, rewards)
+    assert 3 * gained[1, 0] == pytest.approx(rewards[1, 0] - (rewards[1, 1] + rewards[1, 2]) / 2)
     greedy, model = term_and_model(world, baseline="greedy", cider=2.0, f1=0.5)
     model.eval()
     expected, _ = term.rewards(regions, ids, term.sample(model, regions, 0))
-    assert np.array_equal(greedy.baseline(model, regions, ids, rewards), expected) and expected.shape == (
-        2,
-        1,
+    assert expected.shape == (2, 1)
+    np.testing.assert_allclose(
+        3 * greedy.advantage(model, regions, ids, rewards), rewards - expected, rtol=1e-6
     )
+
+
+def test_a_class_that_nobody_names_or_detects_is_invented(world):
+    term, _ = term_and_model(world, cider=0.0, f1=0.0, invented=0.5)
+    regions, ids = term.draw(torch.arange(2) * 7)
+    blank = replace(regions, scores=torch.zeros_like(regions.scores))
+    term.references = {int(name): ["a dog here", "grass"] for name in ids}
+    samples = [written("a dog", "dogs and a zebra", "a cat with a zebra")] * 2
+    rewards, parts = term.rewards(blank, ids, samples)
+    assert rewards[0].tolist() == [0.0, -0.5, -1.0] and parts["invented"].tolist() == [0, 1, 2] * 2
+    zebra = replace(
+        regions, labels=torch.full_like(regions.labels, 4), scores=torch.ones_like(regions.scores)
+    )
+    assert term.rewards(zebra, ids, samples)[0][0].tolist() == [0.0, 0.0, -0.5]
+
+
+def test_a_soft_best_is_worth_what_a_caption_adds_to_the_others(world):
+    rewards = np.random.default_rng(0).normal(0.7, 0.5, (3, 4)).astype(np.float32)
+
+    def worth(values: list[float], tau: float) -> float:
+        return tau * log(sum(exp(value / tau) for value in values) / len(values))
+
+    for tau in (0.05, 0.4, 3.0):
+        term, model = term_and_model(world, soft_best=tau)
+        found = term.advantage(model, None, None, rewards)
+        for row, values in enumerate(rewards.tolist()):
+            for place in range(4):
+                others = values[:place] + values[place + 1 :]
+                assert found[row, place] == pytest.approx(worth(values, tau) - worth(others, tau), abs=1e-5)
+    mean, model = term_and_model(world)
+    flat, _ = term_and_model(world, soft_best=1e4)
+    np.testing.assert_allclose(
+        flat.advantage(model, None, None, rewards), mean.advantage(model, None, None, rewards), atol=2e-3
+    )
+
+
+LATENT = {
+    "seq_cvae": {**TINY, "kind": "seq_cvae"},
+    "each word": TINY,
+    "each object": {**TINY, "object_latent_per": "object"},
+    "regions": {**TINY, "object_latent_per": "object", "object_prior_over": "regions"},
+}
+
+
+@pytest.mark.parametrize("kind", LATENT)
+def test_latents_are_redrawn_as_they_were_when_the_caption_was_written(world, kind):
+    """-log p of the words given z is what the search summed up, at any temperature and in any batch."""
+    for temperature in (1.0, 0.6):
+        term, model = term_and_model(world, LATENT[kind], temperature=temperature)
+        model.eval()
+        regions, ids = term.draw(torch.arange(6) * 9_999_991)
+        samples = term.sample(model, regions, 4)
+        assert len({each.text for one in samples for each in one}) > 12
+        batch, keys = term.batch_of(regions, ids, samples), row_keys(0, regions.keys, 4)
+        forced = model.teacher_force(batch, None, keys)
+        terms = model.loss_given(forced, model.redraw(forced, temperature))
+        logs = torch.tensor([each.log_probability for one in samples for each in one])
+        whole = torch.tensor([len(each.tokens) < term.prepared.max_length for one in samples for each in one])
+        torch.testing.assert_close(terms.reconstruction[whole], -logs[whole].float(), rtol=1e-3, atol=1e-3)
+        assert bool((terms.extra > 0).all()) == (kind == "regions")
+        torch.testing.assert_close(
+            model.surprise(batch, keys, temperature), terms.reconstruction + terms.extra
+        )
+
+
+@pytest.mark.parametrize("kind", LATENT)
+def test_the_gradient_of_a_model_with_latents_is_that_of_the_expected_reward(world, monkeypatch, kind):
+    """All captions of at most two of three words, and each region that z^o may choose, at fixed noise of the latents:
+    the mean of the loss's gradient, and finite differences of E[r], for weights of decoder and priors."""
+    term, model = term_and_model(world, LATENT[kind], draws=2)
+    model = model.double().eval()
+    monkeypatch.setattr(type(term.prepared), "max_length", 2, raising=False)
+    units = term.prepared.vocabulary.units
+    allowed = [term.prepared.vocabulary.id(word) for word in ("a", "grass", "here")]  # no object: one choice
+    with torch.no_grad():
+        shut = torch.ones(len(units), dtype=torch.bool)
+        shut[[END, *allowed]] = False
+        model.output.bias[shut] = -1e9
+    regions, ids = term.draw(torch.tensor([5]))
+    regions = replace(regions, features=regions.features.double(), boxes=regions.boxes.double())
+    words = [units[number] for number in allowed]
+    every = ["", *words, *(f"{one} {two}" for one, two in product(words, words))]
+    samples = [written(*every)]
+    rewards = torch.from_numpy(term.rewards(regions, ids, samples)[0][0]).double() + torch.arange(13)
+    batch = term.batch_of(regions, ids, samples)
+    keys = torch.full((len(every),), 11)
+    choices = range(-1, int(regions.mask.sum())) if kind == "regions" else [None]
+
+    def surprises() -> list[torch.Tensor]:
+        found = []
+        for choice in choices:
+            if choice is not None:
+                monkeypatch.setattr(
+                    RegionMixture,
+                    "choose",
+                    lambda self, noise, temperature, k=choice: torch.full((len(noise),), k),
+                )
+            found.append(model.surprise(batch, keys))
+        return found
+
+    def expected() -> torch.Tensor:
+        p = torch.stack([torch.exp(-each) for each in surprises()])
+        assert float(p.sum()) == pytest.approx(1.0)
+        return (p * rewards).sum()
+
+    for each in surprises():
+        (torch.exp(-each.detach()) * (rewards - 0.7) * each).sum().backward(retain_graph=True)
+    weights = [model.decoder.attention_hidden, model.context_prior.hidden, model.context_prior.out.weight]
+    if kind != "seq_cvae":
+        weights += [model.object_prior.out.weight]
+    if kind == "regions":
+        weights += [model.object_prior.query, model.object_prior.key.weight, model.object_prior.means.weight]
+    step, close = (3e-3, 2e-2) if kind == "regions" else (1e-5, 1e-4)  # a mixture is float32
+    for weight in weights:
+        assert float(weight.grad.abs().max()) > 0
+        place = divmod(int(weight.grad.abs().argmax()), weight.shape[1])
+        with torch.no_grad():
+            kept = float(weight[place])
+            weight[place] = kept + step
+            above = expected()
+            weight[place] = kept - step
+            below = expected()
+            weight[place] = kept
+        assert float(-weight.grad[place]) == pytest.approx(
+            float((above - below) / (2 * step)), rel=close, abs=close / 100
+        )
 
 
 def test_the_gradient_is_that_of_the_expected_reward(world, monkeypatch):
@@ -285,9 +414,10 @@ def test_where_it_cannot_apply_it_is_refused_in_a_sentence(world, tmp_path):
     pseudo.write_text('[{"image_id": 1, "caption": "a picture that is captioned"}]')
     for changes, said in (
         (
-            ["reward.draws=3"],
-            "field reward: a cos_cvae cannot learn from rewarded samples, only a updown or ",
+            ["model.kind=ag_cvae", "reward.draws=3"],
+            "field reward: a ag_cvae cannot learn from rewarded samples, ",
         ),
+        (["reward.soft_best=0.5", "reward.baseline=greedy"], "field reward: soft_best compares"),
         (
             ["model.kind=updown", "reward.classes=[yeti]"],
             r"field reward\.classes: test/1 does not know 'yeti'",
@@ -296,7 +426,10 @@ def test_where_it_cannot_apply_it_is_refused_in_a_sentence(world, tmp_path):
             ["model.kind=updown", f"reward.captions={pseudo}"],
             r"field reward\.captions: .* has no caption of a picture",
         ),
-        (["model.kind=updown", "reward.cider=0", "reward.f1=0"], "field reward: cider and f1 are both 0"),
+        (
+            ["model.kind=updown", "reward.cider=0", "reward.f1=0"],
+            "field reward: cider, f1 and invented are all 0",
+        ),
         (["model.kind=updown", "reward.draws=1"], r"field reward\.draws is 1"),
     ):
         with pytest.raises(UserError, match=said):

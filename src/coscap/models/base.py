@@ -127,9 +127,7 @@ class CaptionModel(nn.Module, ABC):
     draws: ClassVar[bool] = True  # captions of a picture differ by draws of latents
     splits_objects: ClassVar[bool] = False  # z^m and z^o can be held, moved and exchanged apart
     learns_from_pseudo: ClassVar[bool] = False  # `coscap.models.pseudo` can fill slots with it
-    learns_from_reward: ClassVar[bool] = (
-        False  # log p of a caption is known in evaluation mode, with its gradient
-    )
+    learns_from_reward: ClassVar[bool] = False  # `surprise` is that of its draws, with its gradient
     reads_text: ClassVar[bool] = False  # it learns from sentences without pictures, as `LanguageModel` does
     exports: ClassVar[bool] = True  # `coscap.export` has graphs of it
     embeds_words: ClassVar[bool] = True  # posteriors and priors read words, besides the decoder
@@ -201,7 +199,23 @@ class CaptionModel(nn.Module, ABC):
         not depend on the batch. `objects="prior"` draws z^o from its prior (pseudo captions, eq. 8).
         """
         forced = self.teacher_force(batch, generator, keys)
-        latents = self.infer(forced, objects)
+        return self.loss_given(forced, self.infer(forced, objects))
+
+    def surprise(self, batch: Batch, keys: Tensor, temperature: float = 1.0) -> Tensor:
+        """-log p of captions that were drawn, given the noise of their latents, (B,). keys: (B,) `row_keys` of the draw
+
+        z moves with the weights (z = mean + deviation * noise), so that the priors learn, too, and a region that z^o
+        chose counts like a word: the gradient of sum_i r_i surprise_i is that of -E[r] (`training.reward`).
+        """
+        forced = self.teacher_force(batch, None, keys)
+        terms = self.loss_given(forced, self.redraw(forced, temperature))
+        return terms.reconstruction + terms.extra
+
+    def redraw(self, forced: TeacherForcedBatch, temperature: float) -> InferredLatents:
+        """The latents of captions that were drawn, from their priors with the same noise."""
+        return self.infer(forced, "prior")
+
+    def loss_given(self, forced: TeacherForcedBatch, latents: InferredLatents) -> LossTerms:
         regions, rows = self.looked_at(forced, latents)
         hidden, _ = self.decoder(
             self.decoder_words(self.input_tokens(forced)),

@@ -21,7 +21,7 @@ from coscap.models.config import ModelConfig
 from coscap.models.decoder import DecodeState, UpDownDecoder
 from coscap.models.kernels import Packing, RowGroups, TransposedCopies, TransposedViews, UniqueTokens
 from coscap.models.latents import Gaussian, Latents, LatentState, ObjectPosterior, Prior, PriorState, kl
-from coscap.models.noise import NoiseSource
+from coscap.models.noise import NoiseSource, normals
 from coscap.models.region_prior import RegionComponents, RegionMixture, RegionPrior, mixture_kl
 from coscap.models.regions import RegionValues
 from coscap.models.seq_cvae import SequentialModel, unpacked
@@ -186,11 +186,13 @@ class CosCvae(SequentialModel):
 
     def draw_objects(self, forced: TeacherForcedBatch, words: Tensor, context: Tensor) -> Tensor:
         """z^o from its prior under teacher forcing. words: (N, D), context: (N, Zm) -> (N, Zo)"""
-        draws = PriorDraws(self, forced, context)
-        blocks = enumerate(forced.packing.blocks)
-        return torch.cat(
-            [draws.step(t, forced.previous[start:end], words[start:end]) for t, (start, end) in blocks]
-        )
+        return ObjectDraws(self, forced, context, self.config.pseudo_temperature).all(words)
+
+    def redraw(self, forced: TeacherForcedBatch, temperature: float) -> InferredLatents:
+        words = self.prior_words(forced.previous)
+        context = self.redraw_context(forced, words, temperature)
+        draws = ObjectDraws(self, forced, context, temperature)
+        return InferredLatents(context, draws.all(words), extra=draws.surprise)
 
     def encode(
         self, batch: Batch, *, generator: torch.Generator | None = None, keys: Tensor | None = None
@@ -253,21 +255,6 @@ class CosCvae(SequentialModel):
         return context, latent.draw(p, after, OBJECT_NOISE, state.step, temperature, mode)
 
 
-def object_step(
-    prior: Prior,
-    inputs: Tensor,
-    state: PriorState,
-    transposed: TransposedCopies,
-    components: RegionComponents | None,
-    groups: RowGroups,
-) -> tuple[Gaussian | RegionMixture, PriorState]:
-    """p(z^o) one word on; inputs: (N, 4 H) from `prior.gates`."""
-    if isinstance(prior, RegionPrior) and components is not None:
-        after = prior.advance(inputs, state, transposed)
-        return prior.mixture(after.h, components, groups), after
-    return prior.step(inputs, state, transposed)
-
-
 @dataclass(frozen=True)
 class Segments:
     """The words of captions by the object that is named next: segment k ends with object k, the last one with END."""
@@ -302,21 +289,51 @@ class Segments:
         return cls(objects, used, segments, of_word, starts)
 
 
-class PriorDraws:
-    """z^o from its prior, word by word under teacher forcing: each draw is an input of the next."""
+def object_step(
+    prior: Prior,
+    inputs: Tensor,
+    state: PriorState,
+    transposed: TransposedCopies,
+    components: RegionComponents | None,
+    groups: RowGroups,
+) -> tuple[Gaussian | RegionMixture, PriorState]:
+    """p(z^o) one word on; inputs: (N, 4 H) from `prior.gates`."""
+    if isinstance(prior, RegionPrior) and components is not None:
+        after = prior.advance(inputs, state, transposed)
+        return prior.mixture(after.h, components, groups), after
+    return prior.step(inputs, state, transposed)
 
-    def __init__(self, model: CosCvae, forced: TeacherForcedBatch, context: Tensor) -> None:
+
+class ObjectDraws:
+    """Draws of z^o under teacher forcing: each is an input of the next. With a key for each caption the noise is that
+    of a caption that is written with this key (`LatentState.draw_where`)."""
+
+    def __init__(
+        self, model: CosCvae, forced: TeacherForcedBatch, context: Tensor, temperature: float
+    ) -> None:
         self.config, self.prior, self.forced = model.config, model.object_prior, forced
-        self.names_object = model.names_object
+        self.names_object, self.temperature = model.names_object, temperature
         self.seen = model.context_seen(context, forced.packing)  # (N, Zm)
         self.gates = self.prior.gates.pictures(forced.regions.mean)  # (P, 4 H)
         self.noise = forced.noise.normals(OBJECT_NOISE, model.object_noise_width)  # (N, Zo), or one more
-        self.state = self.prior.start(forced.packing.sizes[0])
-        self.z = self.noise.new_zeros(forced.packing.sizes[0], self.config.object_latent)
-        self.chosen = torch.full(self.z.shape[:1], -1, device=self.z.device)  # the region that z^o stands for
-        self.components = (
-            self.prior.components(forced.regions) if isinstance(self.prior, RegionPrior) else None
-        )
+        captions = forced.packing.sizes[0]
+        self.state = self.prior.start(captions)
+        self.z = self.noise.new_zeros(captions, self.config.object_latent)
+        self.chosen = torch.full((captions,), -1, device=self.z.device)  # the region that z^o stands for
+        self.number = torch.zeros_like(self.chosen)  # draws so far, where z^o is drawn for each object
+        self.choices: list[Tensor] = []  # log pi of the regions chosen at each word, (n,) each
+        prior = self.prior
+        self.components = prior.components(forced.regions) if isinstance(prior, RegionPrior) else None
+
+    def all(self, words: Tensor) -> Tensor:
+        """words: (N, D) embedded x_{t-1} -> z^o of every word, (N, Zo)"""
+        previous, blocks = self.forced.previous, enumerate(self.forced.packing.blocks)
+        return torch.cat([self.step(t, previous[start:end], words[start:end]) for t, (start, end) in blocks])
+
+    @property
+    def surprise(self) -> Tensor | None:
+        """-log p of the regions that were chosen, (B,); None where z^o stands for no region."""
+        return -self.forced.packing.sums(torch.cat(self.choices)) if self.choices else None
 
     def step(self, t: int, tokens: Tensor, words: Tensor) -> Tensor:
         """tokens: (n,) x_{t-1} of the captions that have a word t, words: (n, D) embedded -> (n, Zo)"""
@@ -325,21 +342,29 @@ class PriorDraws:
         step = torch.cat([words, self.seen[start:end], self.z[:n]], dim=1)
         owners = self.forced.owners[start:end]
         inputs = self.prior.gates(step, self.gates, owners)
-        before = PriorState(self.state.h[:n], self.state.c[:n])
-        groups = RowGroups.of(owners, len(self.gates))
+        groups, before = RowGroups.of(owners, len(self.gates)), self.state.first(n)
         p, self.state = object_step(self.prior, inputs, before, TransposedViews(), self.components, groups)
-        config = self.config
-        noise = self.noise[start:end]
-        z = p.sample(noise, config.pseudo_temperature, config.temperature_mode)
-        chosen = self.chosen[:n]
+        each = self.config.object_latent_per == "object"
+        anew = self.names_object(tokens) if each and t else torch.ones_like(tokens, dtype=torch.bool)
+        noise = self._noise(start, end)
+        z = torch.where(
+            anew[:, None], p.sample(noise, self.temperature, self.config.temperature_mode), self.z[:n]
+        )
+        self.chosen, self.number = self.chosen[:n], self.number[:n] + anew
         if isinstance(p, RegionMixture):
-            chosen = p.choose(noise, config.pseudo_temperature)
-        if t and config.object_latent_per == "object":
-            anew = self.names_object(tokens)
-            z = torch.where(anew[:, None], z, self.z[:n])
-            chosen = torch.where(anew, chosen, self.chosen[:n])
-        self.z, self.chosen = z, chosen
+            chosen = p.choose(noise, self.temperature)
+            logs = p.log_choice(chosen, self.temperature)
+            self.choices.append(torch.where(anew, logs, torch.zeros_like(logs)))
+            self.chosen = torch.where(anew, chosen, self.chosen)
+        self.z = z
         return z
+
+    def _noise(self, start: int, end: int) -> Tensor:
+        """Of the words start..end: by the number of the draw where z^o is drawn for each object, otherwise by word."""
+        keys = self.forced.noise.keys
+        if keys is None or self.config.object_latent_per == "word":
+            return self.noise[start:end]
+        return normals(keys[start:end], OBJECT_NOISE, self.number[: end - start], self.noise.shape[1])
 
 
 class ObjectHead(nn.Module):

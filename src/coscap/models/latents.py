@@ -79,6 +79,9 @@ class PriorState:
     h: Tensor  # (N, H)
     c: Tensor  # (N, H)
 
+    def first(self, rows: int) -> "PriorState":
+        return PriorState(self.h[:rows], self.c[:rows])
+
 
 class Prior(nn.Module):
     """p(z_t | what was drawn and written before, I), eq. 4

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coscap.data.batch import Batch, OnDevice, RegionBatch
 from coscap.models.base import LossTerms, TeacherForcedBatch
-from coscap.models.cos_cvae import CosCvae, Posteriors, PriorDraws
+from coscap.models.cos_cvae import CosCvae, ObjectDraws, Posteriors
 from coscap.models.decoder import EncodedRegions
 from coscap.models.kernels import Tape
 from coscap.models.regions import or_else
@@ -127,7 +127,8 @@ def _fill_slots(
     packing = forced.packing
     tape = model.decoder.tape(regions, forced.batch.rows, packing)
     filler = SlotFiller(forced, names, regions.cell.keys.shape[1], rule)
-    draws = PriorDraws(model, forced, known.context) if known.objects is None else None
+    temperature = model.config.pseudo_temperature
+    draws = ObjectDraws(model, forced, known.context, temperature) if known.objects is None else None
     dropped = model.dropped_words(forced)
     filled = forced.targets.clone()  # (N,)
     previous = forced.previous[: packing.sizes[0]]  # START

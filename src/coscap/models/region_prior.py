@@ -51,10 +51,16 @@ class RegionMixture:
     def choose(self, noise: Tensor, temperature: float = 1.0) -> Tensor:
         """The region of each row that a draw with this noise stands for, -1 for none: (N,). noise: (N, Z + 1) normals;
         a lower temperature sharpens the choice."""
-        cold = torch.as_tensor(temperature, dtype=self.log_weights.dtype).clamp(min=COLDEST)
-        reached = torch.softmax(self.log_weights / cold, dim=1).cumsum(1)  # (N, 1 + R)
+        reached = torch.softmax(self.log_weights / _cold(temperature, self.log_weights), dim=1).cumsum(
+            1
+        )  # (N, 1 + R)
         uniform_noise = 0.5 + 0.5 * torch.erf(noise[:, -1:] / math.sqrt(2))  # (N, 1)
         return (reached < uniform_noise * reached[:, -1:]).sum(1) - 1
+
+    def log_choice(self, chosen: Tensor, temperature: float = 1.0) -> Tensor:
+        """log p of having chosen these, -1 for none: (N,) -> (N,)"""
+        logs = torch.log_softmax(self.log_weights / _cold(temperature, self.log_weights), dim=1)
+        return logs.gather(1, chosen[:, None] + 1)[:, 0]
 
     def sample(self, noise: Tensor, temperature: float = 1.0, mode: str = "scale") -> Tensor:
         """Choose a component, then draw from it. noise: (N, Z + 1) normals"""
@@ -65,6 +71,10 @@ class RegionMixture:
         mean = torch.where(none, self.other.mean, means)
         log_variance = torch.where(none, self.other.log_variance, self.log_variance)
         return Gaussian(mean, log_variance).sample(noise[:, :-1], temperature, mode)
+
+
+def _cold(temperature: float, like: Tensor) -> Tensor:
+    return torch.as_tensor(temperature, dtype=like.dtype).clamp(min=COLDEST)
 
 
 def mixture_kl(q: Gaussian, p: RegionMixture) -> Tensor:

@@ -17,13 +17,15 @@ from coscap.models.base import (
 )
 from coscap.models.config import ModelConfig
 from coscap.models.decoder import DecodeState, UpDownDecoder
-from coscap.models.kernels import Packing, UniqueTokens
+from coscap.models.kernels import Packing, TransposedViews, UniqueTokens
 from coscap.models.latents import ContextPosterior, Gaussian, Latents, LatentState, Prior, kl
 from coscap.models.regions import RegionValues
 
 
 class SequentialModel(CaptionModel):
     """A latent for each word with its posterior and prior: z^m of a cos_cvae, z of a seq_cvae."""
+
+    learns_from_reward = True
 
     def __init__(self, config: ModelConfig, decoder: type[UpDownDecoder] = UpDownDecoder) -> None:
         super().__init__(config, decoder)
@@ -71,6 +73,21 @@ class SequentialModel(CaptionModel):
         )
         return p
 
+    def redraw_context(self, forced: TeacherForcedBatch, words: Tensor, temperature: float) -> Tensor:
+        """z^m from its prior, with the noise of a draw. words: (N, D) embedded x_{t-1} -> (N, Zm)"""
+        prior, packing = self.context_prior, forced.packing
+        gates = prior.gates.pictures(forced.regions.mean)  # (P, 4 H)
+        noise = forced.noise.normals(CONTEXT_NOISE, self.config.context_latent)  # (N, Zm)
+        state, z = prior.start(packing.sizes[0]), noise.new_zeros(packing.sizes[0], noise.shape[1])
+        drawn = []
+        for start, end in packing.blocks:  # the captions that have a word t come first
+            step = torch.cat([words[start:end], z[: end - start]], dim=1)
+            inputs = prior.gates(step, gates, forced.owners[start:end])
+            p, state = prior.step(inputs, state.first(end - start), TransposedViews())
+            z = p.sample(noise[start:end], temperature, self.config.temperature_mode)
+            drawn.append(z)
+        return torch.cat(drawn)
+
     def start_latents(
         self, regions: RegionValues, context_keys: Tensor, object_keys: Tensor, given: Latents
     ) -> LatentStart:
@@ -101,6 +118,9 @@ class SeqCvae(SequentialModel):
         z, q = self.infer_context(forced, words)
         p = self.expect_context(forced, previous, z)
         return InferredLatents(context=z, kl_context=kl(q, p))
+
+    def redraw(self, forced: TeacherForcedBatch, temperature: float) -> InferredLatents:
+        return InferredLatents(self.redraw_context(forced, self.prior_words(forced.previous), temperature))
 
     def encode(
         self, batch: Batch, *, generator: torch.Generator | None = None, keys: Tensor | None = None

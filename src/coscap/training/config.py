@@ -140,7 +140,7 @@ class Reward(Section):
     draws: int = Field(default=5, ge=2)
     """Captions sampled of each picture."""
     baseline: Literal["mean", "greedy"] = "mean"
-    """What a reward is compared with: the mean of the picture's other samples, or its greedy caption's."""
+    """What a reward is compared with: the picture's other samples, or its greedy caption."""
     cider: float = Field(default=1.0, ge=0)
     """Weight of CIDEr-D in the reward."""
     f1: float = Field(default=1.0, ge=0)
@@ -149,6 +149,13 @@ class Reward(Section):
     """The classes that count for F1, such as those that no caption names; empty: all that the detector knows."""
     score: float = Field(default=0.5, ge=0, le=1)
     """The score from which a class is sure."""
+    invented: float = Field(default=0.0, ge=0)
+    """What each class costs that a caption names, that no reference names and that the detector is not sure of."""
+    soft_best: float | None = Field(default=None, gt=0)
+    """None: the mean reward of a picture's samples is raised. A number tau: tau log mean exp(r / tau), which is nearer
+    to the best of them the smaller it is, so that samples which differ are worth more than one that is repeated."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Of the latents as they are drawn."""
     weight: float = Field(default=1.0, gt=0)
     """Weight of the expected reward beside the captions' loss."""
     from_epoch: float = Field(default=0.0, ge=0)
@@ -156,9 +163,13 @@ class Reward(Section):
 
     @model_validator(mode="after")
     def _worth_something(self) -> Self:
-        if self.cider == self.f1 == 0:
+        if self.cider == self.f1 == self.invented == 0:
             raise ValueError(
-                "cider and f1 are both 0, so every caption is worth the same; give one a weight above 0"
+                "cider, f1 and invented are all 0, so every caption is worth the same; give one a weight above 0"
+            )
+        if self.soft_best is not None and self.baseline == "greedy":
+            raise ValueError(
+                "soft_best compares a picture's samples with each other; leave out baseline: greedy"
             )
         return self
 

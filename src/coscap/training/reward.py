@@ -1,13 +1,16 @@
 """A second stage after PS-NOC (Bujimalla et al. 2021): the model's own samples, rewarded.
 
-picture ─▶ n captions, sampled ─▶ r = cider x CIDEr-D(caption, references) + f1 x F1(classes named, classes sure)
-                 └─▶ loss = mean over i of (r_i - b_i) (-log p(x_i | I)),   its gradient is that of -E[r]
+picture ─▶ n captions, sampled ─▶ r_i = cider x CIDEr-D(caption, references) + f1 x F1(classes named, classes sure)
+                 │                      - invented x classes named that are neither in a reference nor sure
+                 └─▶ loss = sum over i of (S - S_i) (-log p(x_i | I)),   its gradient is that of -E[S]
 
-References are the training captions of a picture, or pseudo captions of one that nobody captioned; which classes are
-sure is the detector's word. No label of a test picture is seen. b_i is the mean reward of the picture's other samples,
-or that of its greedy caption; neither depends on x_i, so the gradient's mean is the same with it.
+S is what the n captions are worth together: the mean of r, or its soft maximum. S_i does not depend on x_i (what the
+others are worth, or the greedy caption), so the gradient's mean is the same with it. References are the training
+captions of a picture, or pseudo captions of one that nobody captioned; which classes are sure is the detector's word.
+No label of a test picture is seen.
 
-It is for models without latents, whose log p(x | I) is known.
+Where captions come from latents, p is that of words and chosen regions given the latents' noise; the latents are made
+anew from it with the present weights, so that decoder and priors learn (`CaptionModel.surprise`).
 """
 
 from collections.abc import Sequence
@@ -28,13 +31,14 @@ from coscap.metrics.references import read_references
 from coscap.metrics.words import token_groups
 from coscap.models import CaptionModel
 from coscap.models.base import LossTerms
-from coscap.models.noise import mix
+from coscap.models.noise import mix, row_keys
 from coscap.models.stepper import TorchStepper
 from coscap.seam import Caption
 from coscap.search.config import SearchSettings
 from coscap.search.generate import generate
 from coscap.text.vocabulary import END, PAD
 from coscap.training.config import Reward
+from coscap.training.objective import REWARDED
 from coscap.vision.published import Store
 
 SHARES = 1 << 20  # how finely captions can be shared out
@@ -99,17 +103,16 @@ class RewardTerm:
         try:
             samples = self.sample(model, regions, self.settings.draws)
             rewards, parts = self.rewards(regions, ids, samples)  # (P, draws)
-            advantage = torch.from_numpy(rewards - self.baseline(model, regions, ids, rewards)).to(
-                keys.device
-            )
+            advantage = torch.from_numpy(self.advantage(model, regions, ids, rewards)).to(keys.device)
             scored = self.batch_of(regions, ids, samples)
-            surprise = model.loss(scored, keys=scored.rows).reconstruction  # (P draws,)
+            noise = row_keys(0, regions.keys, self.settings.draws)
+            surprise = model.surprise(scored, noise, self.settings.temperature)  # (P draws,)
         finally:
             model.train(learning)
         parts["unique"] = np.repeat(
             [len({each.text for each in one}) / len(one) for one in samples], rewards.shape[1]
         )
-        loss = advantage.flatten().to(surprise.dtype) * surprise / self.settings.draws
+        loss = advantage.flatten().to(surprise.dtype) * surprise
         return _terms(loss, scored.lengths, parts)
 
     def draw(self, keys: Tensor) -> tuple[RegionBatch, Tensor]:
@@ -122,7 +125,12 @@ class RewardTerm:
 
     def sample(self, model: CaptionModel, regions: RegionBatch, draws: int) -> list[list[Caption]]:
         """Captions of each picture, drawn word by word; with draws = 0 the greedy one."""
-        settings = SearchSettings(do_sample=draws > 0, min_length=0, max_length=self.prepared.max_length)
+        settings = SearchSettings(
+            do_sample=draws > 0,
+            latent_temperature=self.settings.temperature if draws else 0.0,
+            min_length=0,
+            max_length=self.prepared.max_length,
+        )
         stepper, vocabulary = TorchStepper(model), self.prepared.vocabulary
         return generate(stepper, regions, vocabulary, max(1, draws), settings, objects=self.prepared.classes)
 
@@ -132,12 +140,17 @@ class RewardTerm:
         """(P, n) what each caption is worth, and its parts by name, (P n,) each."""
         references = [self.references[image_id] for image_id in ids.tolist()]
         cider = self.cider([[each.text for each in one] for one in samples], references)
-        sure = self.sure(regions)
-        f1 = np.array(
-            [self.f1(each.tokens, sure[row]) for row, one in enumerate(samples) for each in one], np.float32
-        )
-        value = np.float32(self.settings.cider) * cider + np.float32(self.settings.f1) * f1
-        return value.reshape(len(samples), -1), {"value": value, "cider": cider, "f1": f1}
+        f1, invented = [], []
+        for row, sure in enumerate(self.sure(regions)):
+            known = sure.union(*(self.named(text.split()) for text in references[row]))
+            for each in samples[row]:
+                named = self.named(each.tokens)
+                f1.append(self.f1(named, sure))
+                invented.append(len(named - known))
+        parts = {"cider": cider, "f1": np.array(f1, np.float32), "invented": np.array(invented, np.float32)}
+        value = np.float32(self.settings.cider) * cider + np.float32(self.settings.f1) * parts["f1"]
+        value = value - np.float32(self.settings.invented) * parts["invented"]
+        return value.reshape(len(samples), -1), {"value": value, **parts}
 
     def sure(self, regions: RegionBatch) -> list[set[int]]:
         """The labels that count and that the detector is sure of, of each picture."""
@@ -149,17 +162,29 @@ class RewardTerm:
             )
         return found
 
-    def f1(self, tokens: Sequence[str], sure: set[int]) -> float:
+    def named(self, tokens: Sequence[str]) -> set[int]:
+        """The labels that count and that a caption names."""
+        return {label for label, words in self.words.items() if not words.isdisjoint(tokens)}
+
+    def f1(self, named: set[int], sure: set[int]) -> float:
         """2 |named and sure| / (|named| + |sure|); 1 where nothing is to be named and nothing is."""
-        named = {label for label, words in self.words.items() if not words.isdisjoint(tokens)}
         return 2 * len(named & sure) / (len(named) + len(sure)) if named or sure else 1.0
 
-    def baseline(self, model: CaptionModel, regions: RegionBatch, ids: Tensor, rewards: Rewards) -> Rewards:
-        """b, (P, draws) or (P, 1)"""
+    def advantage(self, model: CaptionModel, regions: RegionBatch, ids: Tensor, rewards: Rewards) -> Rewards:
+        """S - S_i, (P, draws); rewards: (P, draws)"""
+        draws = rewards.shape[1]
         if self.settings.baseline == "greedy":
-            return self.rewards(regions, ids, self.sample(model, regions, 0))[0]
-        others: Rewards = (rewards.sum(1, keepdims=True) - rewards) / np.float32(rewards.shape[1] - 1)
-        return others
+            return (rewards - self.rewards(regions, ids, self.sample(model, regions, 0))[0]) / np.float32(
+                draws
+            )
+        if self.settings.soft_best is None:
+            others: Rewards = (rewards.sum(1, keepdims=True) - rewards) / np.float32(draws - 1)
+            return (rewards - others) / np.float32(draws)
+        scaled = rewards / np.float32(self.settings.soft_best)
+        others = np.where(np.eye(draws, dtype=bool), -np.inf, scaled[:, None])  # (P, draws, draws)
+        gain: Rewards = np.logaddexp.reduce(scaled, 1, keepdims=True) - np.logaddexp.reduce(others, 2)
+        gain = np.float32(self.settings.soft_best) * (gain - np.float32(np.log(draws / (draws - 1))))
+        return gain
 
     def batch_of(self, regions: RegionBatch, ids: Tensor, samples: Sequence[Sequence[Caption]]) -> Batch:
         """The samples as captions to be scored. One that was cut at the greatest length did not choose its end."""
@@ -177,7 +202,7 @@ class RewardTerm:
 def _terms(loss: Tensor, words: Tensor, parts: dict[str, NDArray[np.floating]]) -> LossTerms:
     none, empty = torch.zeros_like(loss.detach()), loss.new_zeros(0)
     figures = {"captions": torch.tensor(float(len(loss)), device=loss.device)}
-    for name in ("value", "cider", "f1", "unique"):
+    for name in REWARDED:
         figures[name] = torch.tensor(float(parts[name].sum()) if name in parts else 0.0, device=loss.device)
     return LossTerms(loss, none, none, none, none, none, words, empty, empty, figures)
 
