@@ -21,7 +21,7 @@ from coscap.models.noise import row_keys
 from coscap.models.region_prior import RegionMixture
 from coscap.report.runs import open_run
 from coscap.seam import Caption
-from coscap.text.vocabulary import END
+from coscap.text.vocabulary import END, START, UNK
 from coscap.training.config import Reward, check_config, read_config
 from coscap.training.objective import weights_at
 from coscap.training.reward import CiderD, RewardTerm
@@ -217,6 +217,28 @@ def test_latents_are_redrawn_as_they_were_when_the_caption_was_written(world, ki
         torch.testing.assert_close(
             model.surprise(batch, keys, temperature), terms.reconstruction + terms.extra
         )
+
+
+def test_words_that_were_drawn_colder_are_scored_colder(world):
+    """-log softmax(logits / T) of each word, on the plain decoder step by step."""
+    term, model = term_and_model(world, draws=2, word_temperature=0.5)
+    model.eval()
+    with torch.no_grad():
+        model.output.bias[UNK] = -1e9  # it has a share of p, but is never drawn
+    regions, ids = term.draw(torch.arange(3) * 9_999_991)
+    samples = term.sample(model, regions, 2)
+    batch, keys = term.batch_of(regions, ids, samples), row_keys(0, regions.keys, 2)
+    state, tokens, expected = model.start(regions, 2), torch.full((6,), START), torch.zeros(6)
+    for t in range(batch.words.shape[1]):
+        logs, state, _ = model.step(tokens, state)
+        colder = torch.log_softmax(logs / 0.5, dim=1)
+        tokens = batch.words[:, t].clone()
+        lives = t < batch.lengths
+        expected -= torch.where(lives, colder[torch.arange(6), tokens], 0)
+        tokens[~lives] = END
+    found = model.surprise(batch, keys, word_temperature=0.5)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert float((model.surprise(batch, keys) - expected).abs().min()) > 0.1
 
 
 @pytest.mark.parametrize("kind", LATENT)
@@ -416,6 +438,10 @@ def test_where_it_cannot_apply_it_is_refused_in_a_sentence(world, tmp_path):
         (
             ["model.kind=ag_cvae", "reward.draws=3"],
             "field reward: a ag_cvae cannot learn from rewarded samples, ",
+        ),
+        (
+            ["model.kind=lstm_p", "reward.word_temperature=0.5"],
+            r"field reward\.word_temperature is 0\.5, and a lstm_p",
         ),
         (["reward.soft_best=0.5", "reward.baseline=greedy"], "field reward: soft_best compares"),
         (

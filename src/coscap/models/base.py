@@ -77,6 +77,7 @@ class TeacherForcedBatch:
     context: Tensor  # (N,) x^m_t
     noise: NoiseSource
     keys: Tensor | None = None  # (B,) what the noise of each caption is seeded with, if it has its own
+    word_temperature: float = 1.0  # at which the words were drawn
 
     def with_targets(self, targets: Tensor) -> "TeacherForcedBatch":
         """The same with other words; targets: (N,)"""
@@ -128,6 +129,7 @@ class CaptionModel(nn.Module, ABC):
     splits_objects: ClassVar[bool] = False  # z^m and z^o can be held, moved and exchanged apart
     learns_from_pseudo: ClassVar[bool] = False  # `coscap.models.pseudo` can fill slots with it
     learns_from_reward: ClassVar[bool] = False  # `surprise` is that of its draws, with its gradient
+    tempers_words: ClassVar[bool] = True  # `surprise` knows word temperatures other than 1
     reads_text: ClassVar[bool] = False  # it learns from sentences without pictures, as `LanguageModel` does
     exports: ClassVar[bool] = True  # `coscap.export` has graphs of it
     embeds_words: ClassVar[bool] = True  # posteriors and priors read words, besides the decoder
@@ -201,13 +203,15 @@ class CaptionModel(nn.Module, ABC):
         forced = self.teacher_force(batch, generator, keys)
         return self.loss_given(forced, self.infer(forced, objects))
 
-    def surprise(self, batch: Batch, keys: Tensor, temperature: float = 1.0) -> Tensor:
+    def surprise(
+        self, batch: Batch, keys: Tensor, temperature: float = 1.0, word_temperature: float = 1.0
+    ) -> Tensor:
         """-log p of captions that were drawn, given the noise of their latents, (B,). keys: (B,) `row_keys` of the draw
 
         z moves with the weights (z = mean + deviation * noise), so that the priors learn, too, and a region that z^o
         chose counts like a word: the gradient of sum_i r_i surprise_i is that of -E[r] (`training.reward`).
         """
-        forced = self.teacher_force(batch, None, keys)
+        forced = replace(self.teacher_force(batch, None, keys), word_temperature=word_temperature)
         terms = self.loss_given(forced, self.redraw(forced, temperature))
         return terms.reconstruction + terms.extra
 
@@ -291,7 +295,9 @@ class CaptionModel(nn.Module, ABC):
     def reconstruction(self, forced: TeacherForcedBatch, hidden: Tensor, latents: InferredLatents) -> Tensor:
         """-log p(x_t | x_{<t}, z_{<=t}, I) of each word, (N,); hidden: (N, Hl) after dropout"""
         smoothing = self.config.label_smoothing if self.training else 0.0
-        scored: Tensor = self.output(hidden, latents.objects, forced.targets, smoothing)
+        scored: Tensor = self.output(
+            hidden, latents.objects, forced.targets, smoothing, forced.word_temperature
+        )
         return scored
 
     def loss_terms(

@@ -248,12 +248,20 @@ class OutputLayer(nn.Module):
         return hidden if self.squeeze is None else torch.tanh(self.squeeze(hidden))
 
     def forward(
-        self, hidden: Tensor, objects: Tensor | None, targets: Tensor, smoothing: float = 0.0
+        self,
+        hidden: Tensor,
+        objects: Tensor | None,
+        targets: Tensor,
+        smoothing: float = 0.0,
+        temperature: float = 1.0,
     ) -> Tensor:
         """-log p of each target. hidden: (N, H), objects: (N, Zo) or None, targets: (N,) -> (N,)"""
-        last = self.last(hidden, objects)
+        last, bias = self.last(hidden, objects), self.bias
+        if temperature != 1.0:
+            last = last / temperature
+        colder = bias if bias is None or temperature == 1.0 else bias / temperature
         never = torch.tensor(NEVER, device=last.device)
-        return kernels.cross_entropy(last, self.weight, self.bias, targets, never, smoothing)
+        return kernels.cross_entropy(last, self.weight, colder, targets, never, smoothing)
 
     def log_probabilities(
         self, hidden: Tensor, objects: Tensor | None, transposed: TransposedCopies

@@ -34,6 +34,7 @@ class Noc(LanguageModel):
 
     title = "NOC"
     learns_from_reward = True
+    tempers_words = False
     own_settings = ("concepts", "concept_weight", "fixed_words")
     names: Tensor  # (C, 2) tokens for one and for several of each class
     concept_tokens: Tensor  # (K,) the words that are looked for in captions; PAD for none

@@ -32,6 +32,7 @@ class PointingModel(CaptionModel):
     draws = False
     embeds_words = False
     learns_from_reward = True
+    tempers_words = False
     exports = False
 
     @classmethod

@@ -24,7 +24,10 @@ METHODS = {
     "lnfmm": "LNFMM",
     "updown": "UpDown",
     "ps3": "PS3",
-    "reward": "UpDown (reward)",
+    "updown, reward": "UpDown (reward)",
+    "pseudo, reward": "COS-CVAE (reward)",
+    "paired, reward": "COS-CVAE (reward)",
+    "seq_cvae, reward": "Seq-CVAE (attn, reward)",
     "lstm_p": "LSTM-P",
     "nbt": "NBT",
     "dcc, text": "DCC",
@@ -78,8 +81,8 @@ def open_run(given: str) -> Run:
         role = "pseudo" if with_pseudo else "paired"
     if kind == "updown" and setup.get("partial"):
         role = "ps3"
-    if kind == "updown" and setup.get("reward"):
-        role = "reward"
+    if setup.get("reward"):
+        role = f"{role}, reward"
     decoder = config["model"].get("decoder", "updown")
     if decoder != "updown":
         role = f"{role}, {decoder}"

@@ -156,6 +156,8 @@ class Reward(Section):
     to the best of them the smaller it is, so that samples which differ are worth more than one that is repeated."""
     temperature: float = Field(default=1.0, gt=0)
     """Of the latents as they are drawn."""
+    word_temperature: float = Field(default=1.0, gt=0)
+    """Of the words as they are drawn: below 1 they are nearer to the likeliest ones, which captions are made of."""
     weight: float = Field(default=1.0, gt=0)
     """Weight of the expected reward beside the captions' loss."""
     from_epoch: float = Field(default=0.0, ge=0)

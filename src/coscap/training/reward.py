@@ -106,7 +106,9 @@ class RewardTerm:
             advantage = torch.from_numpy(self.advantage(model, regions, ids, rewards)).to(keys.device)
             scored = self.batch_of(regions, ids, samples)
             noise = row_keys(0, regions.keys, self.settings.draws)
-            surprise = model.surprise(scored, noise, self.settings.temperature)  # (P draws,)
+            surprise = model.surprise(
+                scored, noise, self.settings.temperature, self.settings.word_temperature
+            )  # (P draws,)
         finally:
             model.train(learning)
         parts["unique"] = np.repeat(
@@ -128,11 +130,15 @@ class RewardTerm:
         settings = SearchSettings(
             do_sample=draws > 0,
             latent_temperature=self.settings.temperature if draws else 0.0,
+            temperature=self.settings.word_temperature if draws else 1.0,
             min_length=0,
             max_length=self.prepared.max_length,
         )
         stepper, vocabulary = TorchStepper(model), self.prepared.vocabulary
-        return generate(stepper, regions, vocabulary, max(1, draws), settings, objects=self.prepared.classes)
+        with torch.autocast(regions.keys.device.type, enabled=False):  # words are drawn in float32
+            return generate(
+                stepper, regions, vocabulary, max(1, draws), settings, objects=self.prepared.classes
+            )
 
     def rewards(
         self, regions: RegionBatch, ids: Tensor, samples: Sequence[Sequence[Caption]]

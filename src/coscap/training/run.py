@@ -149,6 +149,15 @@ def _check_kind(config: TrainConfig, model: ModelConfig) -> None:
             f"field reward: a {model.kind} cannot learn from rewarded samples, only a {' or '.join(able)} can, whose "
             "log p of a caption is known; leave out `reward`, or change model.kind."
         )
+    if (
+        config.reward is not None
+        and config.reward.word_temperature != 1
+        and not KINDS[model.kind].tempers_words
+    ):
+        raise UserError(
+            f"field reward.word_temperature is {config.reward.word_temperature:g}, and a {model.kind} draws words at "
+            "1; leave it out."
+        )
     if config.pseudo is not None and not DECODERS[model.decoder].attends:
         raise UserError(
             f"field pseudo: the decoder {model.decoder} looks at no region that could fill a slot; "
