@@ -1,8 +1,8 @@
-"""Put the best model of a run into the package, in half precision and with its graphs.
+"""Put the best model of a run into the package, its large matrices in whole numbers, and with its graphs.
 
     python scripts/ship_model.py runs/first
 
-The notes of the model keep the run's configuration and its validation figures. What half precision changes is
+The notes of the model keep the run's configuration and its validation figures. What rounding changes is
 printed: the largest difference of a log-probability on one real photograph.
 """
 
@@ -39,14 +39,14 @@ def main() -> None:
         recipe=best.recipe,
         classes=best.classes,
         notes={"training": training(run), "validation": validation(run)},
-        dtype="float16",
+        dtype="int8",
     )
     graphs = add_graphs(load_pretrained(TARGET), TARGET, int8=True)  # captions need no torch then
     size = sum(path.stat().st_size for path in TARGET.iterdir()) / 1e6
     print(f"{TARGET.relative_to(ROOT)}: {size:.1f} MB")
-    half = difference(best, load_pretrained(TARGET))
+    rounded = difference(best, load_pretrained(TARGET))
     print(
-        f"largest difference of a log-probability: {half:.4f}, of the graph in int8 {graphs.int8_difference:.4f}"
+        f"largest difference of a log-probability: {rounded:.4f}, of the graph in int8 {graphs.int8_difference:.4f}"
     )
 
 

@@ -7,11 +7,14 @@ import re
 import subprocess
 import sys
 
+import onnx
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from coscap.errors import UserError
-from coscap.models import CosCvae, ModelConfig, UpDown, build_model, load_pretrained, read_config
+from coscap.export.onnx import add_graphs
+from coscap.models import CosCvae, ModelConfig, UpDown, build_model, hub, load_pretrained, read_config
 from coscap.shipped import SHIPPED, model_folder
 from coscap.text.objects import load_classes
 from coscap.text.vocabulary import SPECIAL, Vocabulary
@@ -68,6 +71,59 @@ def test_half_precision_on_disk(saved, tmp_path):
         rtol=0.01,
         atol=0.01,
     )
+
+
+def test_whole_numbers_on_disk(tmp_path, monkeypatch):
+    """Each row of a large matrix is rounded by itself; the graphs read the same weights."""
+    monkeypatch.setattr(hub, "LARGE", 30)
+    torch.manual_seed(0)
+    model = build_model(
+        ModelConfig(**{**SIZES, "decoder_word_width": 0, "output_width": 5, "tie_words": True})
+    ).eval()
+    with torch.no_grad():
+        model.decoder.language_hidden[3] *= 50
+        model.decoder.language_hidden[4] = 0
+    folder = tmp_path / "whole"
+    model.save_pretrained(folder, vocabulary=VOCABULARY, dtype="int8")
+    loaded = load_pretrained(folder).model
+    rounded = 0
+    for name, value in model.state_dict().items():
+        found = loaded.state_dict()[name]
+        step = value.abs().amax(-1, keepdim=True) / 127 if value.ndim == 2 and value.numel() >= 30 else None
+        if step is None:
+            torch.testing.assert_close(found, value.half().float() if value.is_floating_point() else value)
+        else:
+            assert bool(((found - value).abs() <= 0.5001 * step + 1e-20).all()), name
+            rounded += not torch.equal(found, value)
+    assert rounded > 20
+    assert hub.smallest_type(loaded) == "int8" and hub.smallest_type(model) == "float32"
+    loaded.save_pretrained(tmp_path / "again", vocabulary=VOCABULARY, dtype="int8")
+    again = load_pretrained(tmp_path / "again").model
+    torch.testing.assert_close(
+        again.decoder.language_hidden, loaded.decoder.language_hidden, rtol=1e-6, atol=0
+    )
+    made = add_graphs(load_pretrained(folder), folder, int8=True)
+    assert made.difference < 1e-3 and made.files["step.onnx"] < 300_000
+    stored = {
+        each.name: each
+        for each in onnx.load(folder / "step.onnx", load_external_data=False).graph.initializer
+    }
+    kinds = [each.data_type for name, each in stored.items() if name.endswith(".stored")]
+    assert kinds.count(onnx.TensorProto.INT8) > 5
+    assert made.int8_difference < 0.5
+
+
+def test_scales_that_do_not_fit_are_refused(saved, tmp_path):
+    _, folder = saved
+    tensors = load_file(folder / "model.safetensors")
+    for name, shape in (
+        ("words.weight.scale", (3, 1)),
+        ("nothing.scale", (5, 1)),
+        ("output.bias.scale", (20, 1)),
+    ):
+        save_file({**tensors, name: torch.ones(shape)}, folder / "model.safetensors")
+        with pytest.raises(UserError, match=f"first difference: {re.escape(name)}"):
+            load_pretrained(folder)
 
 
 def test_saving_again_replaces_a_model_but_nothing_else(saved, tmp_path):

@@ -16,7 +16,7 @@ from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from coscap.export.int8 import quantise
 from coscap.export.vision import See
 from coscap.files import sha256, whole_folder, write_json
 from coscap.models import CaptionModel, Pretrained
-from coscap.models.hub import CLASSES, CONFIG, VOCABULARY, WEIGHTS, save_pretrained
+from coscap.models.hub import CLASSES, CONFIG, SCALE, VOCABULARY, WEIGHTS, save_pretrained, smallest_type
 from coscap.models.stepper import TorchStepper
 from coscap.runtime.folder import FORMAT, GRAPHS, INT8_STEP, MANIFEST, Precision, load_stepper
 from coscap.seam import RegionArrays
@@ -42,7 +42,7 @@ from coscap.vision.words import WordReader
 MOST_DIFFERENCE = 1e-3  # between log-probabilities (or latents) of torch and onnxruntime
 EXAMPLE_SIZES = {"P": 3, "R": 5, "U": 2, "N": 4}
 TOKENS = 6  # steps of the check
-SAFETENSORS_KINDS = {"F32": "FLOAT", "F16": "FLOAT16"}
+SAFETENSORS_KINDS = {"F32": "FLOAT", "F16": "FLOAT16", "I8": "INT8"}
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def export(pretrained: Pretrained, folder: str | Path, int8: bool = False) -> Ex
             recipe=pretrained.recipe,
             classes=pretrained.classes,
             notes=pretrained.notes,
-            dtype=_smallest_type(pretrained.model),
+            dtype=smallest_type(pretrained.model),
         )
         for path in (partial / "model").iterdir():
             path.replace(partial / path.name)
@@ -186,32 +186,44 @@ def _example(port: Port) -> Tensor:
 def share_weights(path: Path, weights: Path, tied: bool = False) -> None:
     """Let a graph point into the safetensors file beside it instead of holding copies of the weights.
 
-    Weights that are stored at half precision are cast when the graph is loaded.
+    Weights that are stored at half precision or in whole numbers become float32 when the graph is loaded.
     """
     import onnx
 
     header, begin = _safetensors_header(weights)
     proto = onnx.load(path)
     casts = []
-    for tensor in proto.graph.initializer:
+
+    def point(tensor: Any, name: str) -> None:
+        """Let an initializer be the bytes of a stored tensor."""
+        first, last = header[name]["data_offsets"]
+        tensor.data_type = getattr(onnx.TensorProto, SAFETENSORS_KINDS[header[name]["dtype"]])
+        tensor.ClearField("raw_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        del tensor.external_data[:]
+        for key, value in (("location", weights.name), ("offset", begin + first), ("length", last - first)):
+            tensor.external_data.add(key=key, value=str(value))
+
+    for tensor in list(proto.graph.initializer):
         name = tensor.name.partition("model.")[2] or tensor.name
         if tied and name == "output.weight":
             name = "own_words.weight" if "own_words.weight" in header else "words.weight"
         stored = header.get(name)
         if stored is None or stored["shape"] != list(tensor.dims) or stored["dtype"] not in SAFETENSORS_KINDS:
             continue
-        first, last = stored["data_offsets"]
-        kind = getattr(onnx.TensorProto, SAFETENSORS_KINDS[stored["dtype"]])
-        if kind != tensor.data_type:
-            used = tensor.name
-            tensor.name = f"{used}.stored"
-            casts.append(onnx.helper.make_node("Cast", [tensor.name], [used], to=tensor.data_type))
-            tensor.data_type = kind
-        tensor.ClearField("raw_data")
-        tensor.data_location = onnx.TensorProto.EXTERNAL
-        del tensor.external_data[:]
-        for key, value in (("location", weights.name), ("offset", begin + first), ("length", last - first)):
-            tensor.external_data.add(key=key, value=str(value))
+        used, kind = tensor.name, tensor.data_type
+        point(tensor, name)
+        if tensor.data_type == kind:
+            continue
+        tensor.name = f"{used}.stored"
+        if name + SCALE in header:
+            scale = proto.graph.initializer.add(name=f"{used}.scale", dims=header[name + SCALE]["shape"])
+            point(scale, name + SCALE)
+            # No DequantizeLinear: onnxruntime would compute that anew in each run.
+            casts.append(onnx.helper.make_node("Cast", [tensor.name], [f"{used}.whole"], to=kind))
+            casts.append(onnx.helper.make_node("Mul", [f"{used}.whole", scale.name], [used]))
+        else:
+            casts.append(onnx.helper.make_node("Cast", [tensor.name], [used], to=kind))
     nodes = [*casts, *proto.graph.node]
     del proto.graph.node[:]
     proto.graph.node.extend(nodes)
@@ -228,12 +240,6 @@ def _safetensors_header(path: Path) -> tuple[dict[str, Any], int]:
         size = int.from_bytes(file.read(8), "little")
         header: dict[str, Any] = json.loads(file.read(size))
     return header, 8 + size
-
-
-def _smallest_type(model: CaptionModel) -> Literal["float32", "float16"]:
-    """float16 if that loses nothing, because the weights were stored so before."""
-    weights = [each for each in model.state_dict().values() if each.is_floating_point()]
-    return "float16" if all(torch.equal(each.half().float(), each) for each in weights) else "float32"
 
 
 @torch.no_grad()

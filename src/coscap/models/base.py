@@ -448,9 +448,9 @@ class CaptionModel(nn.Module, ABC):
         recipe: Recipe | None = None,
         classes: ObjectClasses | None = None,
         notes: Mapping[str, Any] | None = None,
-        dtype: Literal["float32", "float16"] = "float32",
+        dtype: Literal["float32", "float16", "int8"] = "float32",
     ) -> None:
-        """Write weights, configuration and vocabulary as a folder; float16 halves it on disk."""
+        """Write weights, configuration and vocabulary as a folder; float16 halves it on disk, int8 quarters it."""
         from coscap.models.hub import save_pretrained
 
         save_pretrained(

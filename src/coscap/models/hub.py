@@ -1,7 +1,7 @@
 """Models as folders: weights (safetensors), configuration and vocabulary (JSON), with digests of both.
 
 config.json          format, model, recipe of the regions, digests, notes
-model.safetensors    weights, float32 or float16
+model.safetensors    weights, float32, float16 or int8 (large matrices: NAME in whole numbers, NAME.scale for each row)
 vocabulary.json      tokens by number
 classes.json         the object classes that captions were split with (if the model has them)
 """
@@ -29,6 +29,10 @@ from coscap.vision.regions import Recipe, check_recipe
 
 FORMAT = "coscap model 1"
 CONFIG, WEIGHTS, VOCABULARY, CLASSES = "config.json", "model.safetensors", "vocabulary.json", "classes.json"
+LARGE = 10_000  # weights: smaller matrices are not worth rounding
+STEPS = 127  # whole numbers on each side of 0 that a row is rounded to
+SCALE = ".scale"
+Stored = Literal["float32", "float16", "int8"]
 WITHOUT_EFFECT = ("predict_unknown",)  # settings of earlier versions that changed nothing
 
 
@@ -66,7 +70,7 @@ def save_pretrained(
     recipe: Recipe | None = None,
     classes: ObjectClasses | None = None,
     notes: Mapping[str, Any] | None = None,
-    dtype: Literal["float32", "float16"] = "float32",
+    dtype: Stored = "float32",
 ) -> None:
     """Write a folder that `load_pretrained` reads; a model that is there already is replaced as a whole."""
     folder = Path(folder)
@@ -77,7 +81,7 @@ def save_pretrained(
         )
     if folder.is_dir() and any(folder.iterdir()) and not (folder / CONFIG).is_file():
         raise UserError(f"{folder} holds other files than a model; choose a new folder for the model.")
-    stored = {name: _stored(value, getattr(torch, dtype)) for name, value in _tensors(model).items()}
+    stored = _stored(_tensors(model), dtype)
     weights = save_tensors(
         {name: value.to("cpu").contiguous() for name, value in stored.items()}, metadata={"format": "pt"}
     )
@@ -113,10 +117,7 @@ def load_pretrained(name: str | Path) -> Pretrained:
     _check_shapes(weights, config)
     _check_digest(weights, content.get("weights"))
     model = build_model(config)
-    tensors = load_file(weights)
-    model.load_state_dict(
-        {name: _stored(each, torch.float32) for name, each in tensors.items()}, strict=False
-    )
+    model.load_state_dict(_restored(load_file(weights)), strict=False)
     return Pretrained(
         source=str(name),
         model=model.eval(),
@@ -134,15 +135,50 @@ def _tensors(model: CaptionModel) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in model.state_dict().items() if name not in tied}
 
 
-def _stored(value: Tensor, dtype: torch.dtype) -> Tensor:
+def _stored(tensors: Mapping[str, Tensor], dtype: Stored) -> dict[str, Tensor]:
     """Weights in the type asked for; numbers of tokens stay what they are."""
-    return value.to(dtype) if value.is_floating_point() else value
+    kind, found = torch.float32 if dtype == "float32" else torch.float16, {}
+    for name, value in tensors.items():
+        if dtype == "int8" and value.is_floating_point() and value.ndim == 2 and value.numel() >= LARGE:
+            scale = value.abs().amax(1, keepdim=True).clamp(min=1e-20) / STEPS  # (rows, 1)
+            found[name] = torch.round(value / scale).to(torch.int8)
+            found[name + SCALE] = scale.float()
+        else:
+            found[name] = value.to(kind) if value.is_floating_point() else value
+    return found
+
+
+def _restored(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights in float32."""
+    found = {}
+    for name, value in tensors.items():
+        if name + SCALE in tensors:
+            found[name] = value.float() * tensors[name + SCALE]
+        elif not name.endswith(SCALE):
+            found[name] = value.float() if value.is_floating_point() else value
+    return found
+
+
+def smallest_type(model: CaptionModel) -> Stored:
+    """The smallest type that loses nothing, because the weights were stored so before."""
+    weights = {name: each for name, each in _tensors(model).items() if each.is_floating_point()}
+    smaller: tuple[Stored, ...] = ("int8", "float16")
+    for dtype in smaller:
+        restored = _restored(_stored(weights, dtype))
+        if all(torch.allclose(restored[name], each, rtol=1e-6, atol=0) for name, each in weights.items()):
+            return dtype
+    return "float32"
 
 
 def _check_shapes(path: Path, config: ModelConfig) -> None:
     """Refuse weights that are not those of the configuration, by the file's header and a model without memory: a file
     of a kilobyte can claim gigabytes, and so can a configuration."""
-    found = _read_shapes(path)
+    shapes = _read_shapes(path)
+    found = {name: shape for name, shape in shapes.items() if not name.endswith(SCALE)}
+    scales = {name.removesuffix(SCALE): shape for name, shape in shapes.items() if name.endswith(SCALE)}
+    for name, shape in scales.items():
+        if len(found.get(name, ())) != 2 or shape != (found[name][0], 1):
+            raise _other_weights(path, name + SCALE)
     if config.flow_layers > max(len(found), 100):  # each layer has weights of its own
         raise _other_weights(path, "flow_layers")
     try:
