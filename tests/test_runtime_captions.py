@@ -104,6 +104,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "object_prior_over": {"object_prior_over": "regions", "object_latent_per": "object", "object_latent_to": ["query"]},
     "seq_cvae": {"kind": "seq_cvae", "temperature_mode": "power", "grid": False},
     "seq_cvae_mean": {"kind": "seq_cvae", "decoder": "mean"},
+    "ag_cvae": {"kind": "ag_cvae", "decoder": "first", "category_deviation": 0.5},
+    "ag_cvae_attention": {"kind": "ag_cvae", "object_latent_to": []},
+    "lnfmm": {"kind": "lnfmm", "text_latent": 4, "flow_layers": 3, "flow_width": 8, "temperature_mode": "power"},
+    "updown_first": {"kind": "updown", "decoder": "first"},
     "updown": {"kind": "updown", "mean_over": "detections", "detections": 1},
 }  # fmt: skip
 

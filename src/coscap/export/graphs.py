@@ -26,6 +26,7 @@ from coscap.models.kernels import (
     UniqueTokens,
 )
 from coscap.models.latents import LatentState, Prior, PriorState
+from coscap.models.once import CaptionLatentModel
 from coscap.models.region_prior import RegionComponents, RegionPrior
 from coscap.models.regions import RegionValues
 
@@ -77,6 +78,8 @@ class StartGraph(Graph):
         return (*encoded.cell[:3], encoded.gates, *gates, *self._components(regions))
 
     def _components(self, regions: RegionValues) -> tuple[Tensor, ...]:
+        if isinstance(self.model, CaptionLatentModel):
+            return (self.model.condition(regions),)
         prior = _region_prior(self.model)
         if prior is None:
             return ()
@@ -104,10 +107,10 @@ class StepGraph(Graph):
         self.counts_objects = config.object_latent_per == "object" and "object" in model.latent_priors
         latents = [
             port
-            for (name, prior), noise in zip(model.latent_priors.items(), model.noise_widths, strict=False)
+            for (name, width), noise in zip(_latent_widths(model).items(), model.noise_widths, strict=False)
             for port in (
                 Port(f"{name}_noise", ("N", noise)),
-                Port(f"{name}_given", ("N", _width(prior))),
+                Port(f"{name}_given", ("N", width)),
                 Port(f"{name}_use", ("N",), "int64"),
             )
         ]
@@ -137,14 +140,15 @@ class StepGraph(Graph):
         decoder_gates, *others = regions[3:]  # (P, ...)
         prior_gates = others[: len(model.latent_priors)]
         components = others[len(model.latent_priors) :]
-        if components:
+        once = isinstance(model, CaptionLatentModel)
+        if components and not once:
             object_keys, object_means = components  # the latter stay (P, R, Z): a draw takes one of them
             components = [object_keys.index_select(0, owners), object_means]
         drawn = states[-1] if self.counts_objects else None
         before: list[LatentState | None] = [None, None]
-        for number in range(len(model.latent_priors)):
+        for number in range(len(latents) // 3):
             noise, given, use = latents[3 * number : 3 * number + 3]
-            z, h, c = states[4 + 3 * number : 7 + 3 * number]
+            z, h, c = (states[4], states[4], states[4]) if once else states[4 + 3 * number : 7 + 3 * number]
             count = drawn if number == 1 else None
             before[number] = LatentState(
                 PriorState(h, c),
@@ -154,6 +158,7 @@ class StepGraph(Graph):
                 lengths=use if count is None else count + use,
                 noise=noise[:, None],
                 drawn=count,
+                condition=components[0].index_select(0, owners) if once else None,
             )
         # A temperature may be a tensor: it multiplies or is an exponent, as in Gaussian.sample.
         shared = Shared(
@@ -164,14 +169,19 @@ class StepGraph(Graph):
             temperatures=(temperatures[0], temperatures[1]),  # type: ignore[arg-type]
             mode=model.config.temperature_mode,
             transposed=TransposedViews(),
-            object_components=RegionComponents(components[0], components[1], masked) if components else None,
+            object_components=None
+            if once or not components
+            else RegionComponents(components[0], components[1], masked),
         )
         groups = RowGroups(rows, 1, owners, None)  # each row with keys and values of its own
         tokens, cell = UniqueTokens(ids, places), CellState(*states[:4])
         context, objects = model.draw(tokens, DecodeState(shared, groups, cell, before[0], before[1]))
         logs, attention, cell = model.decode(tokens, context, objects, shared, groups, cell)
         drew = [latent for latent in (context, objects) if latent is not None]
-        after = [value for latent in drew for value in (latent.z, latent.prior.h, latent.prior.c)]
+        parts = ("z",) if once else ("z", "h", "c")
+        after = [
+            latent.z if part == "z" else getattr(latent.prior, part) for latent in drew for part in parts
+        ]
         if self.counts_objects and objects is not None and objects.drawn is not None:
             after.append(objects.drawn)
         hidden = cell.attention_h, cell.attention_c, cell.language_h, cell.language_c
@@ -184,8 +194,8 @@ def graphs_of(model: CaptionModel) -> list[Graph]:
         raise UserError(
             f"a {model.title} cannot be exported: there is no graph of its words; use it with torch."
         )
-    if model.draws and not model.latent_priors:
-        raise UserError(f"a {model.title} cannot be exported: its latents have no sequential priors.")
+    if model.draws and not _latent_widths(model):
+        raise UserError(f"a {model.title} cannot be exported: there is no graph of its latents.")
     return [StartGraph(model), StepGraph(model)]
 
 
@@ -197,7 +207,7 @@ def _cut(values: tuple[Tensor, ...], sizes: list[int]) -> list[tuple[Tensor, ...
 
 def _pictures(model: CaptionModel) -> tuple[Port, ...]:
     """What is known of each picture; the gates are of the decoder, of p(z^m) and of p(z^o), keys and means of a p(z^o)
-    over regions come last."""
+    over regions, or what a latent for a whole caption is drawn from, come last."""
     config = model.config
     names = ("decoder", *model.latent_priors)
     return (
@@ -213,6 +223,8 @@ def _pictures(model: CaptionModel) -> tuple[Port, ...]:
 
 
 def _component_ports(model: CaptionModel) -> tuple[Port, ...]:
+    if isinstance(model, CaptionLatentModel):
+        return (Port("context_condition", ("P", model.condition_width)),)
     prior = _region_prior(model)
     if prior is None:
         return ()
@@ -233,11 +245,20 @@ def _gates(model: CaptionModel) -> list[InputGates]:
 
 def _prior_states(model: CaptionModel) -> tuple[Port, ...]:
     """z at the word before, h and c, of each latent; zeros before the first word."""
+    if isinstance(model, CaptionLatentModel):
+        return (Port("context_z", ("N", model.latent_widths(model.config)[0])),)
     return tuple(
         Port(f"{name}_{part}", ("N", _width(prior) if part == "z" else prior.hidden.shape[1]))
         for name, prior in model.latent_priors.items()
         for part in ("z", "h", "c")
     )
+
+
+def _latent_widths(model: CaptionModel) -> dict[str, int]:
+    """Of each latent, by the name that its ports begin with."""
+    if isinstance(model, CaptionLatentModel):
+        return {"context": model.latent_widths(model.config)[0]}
+    return {name: _width(prior) for name, prior in model.latent_priors.items()}
 
 
 def _width(prior: Prior) -> int:

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from coscap.data.batch import Batch
-from coscap.models.base import CONTEXT_NOISE, InferredLatents, LatentStart, TeacherForcedBatch
+from coscap.models.base import InferredLatents, TeacherForcedBatch
 from coscap.models.config import ModelConfig
-from coscap.models.decoder import DecodeState, UpDownDecoder
-from coscap.models.kernels import UniqueTokens
-from coscap.models.latents import Gaussian, Latents, LatentState, kl
+from coscap.models.decoder import UpDownDecoder
+from coscap.models.latents import Gaussian, Latents, kl
 from coscap.models.once import CaptionEncoder, CaptionLatentModel
 from coscap.models.regions import RegionValues, greatest_scores
 
@@ -83,23 +82,16 @@ class AgCvae(CaptionLatentModel):
         posterior = Gaussian(q.mean[:, None], q.log_variance[:, None])
         return Latents(lengths=batch.lengths, context=z[:, None], context_posterior=posterior)
 
-    def start_latents(
-        self, regions: RegionValues, context_keys: Tensor, object_keys: Tensor, given: Latents
-    ) -> LatentStart:
+    def condition(self, regions: RegionValues) -> Tensor:
         p = self.expect(regions)
-        both = torch.cat([p.mean, p.log_variance], dim=1)  # (P, 2 Z)
-        both = both.repeat_interleave(len(context_keys) // len(both), dim=0)  # (N, 2 Z)
-        width = self.config.context_latent
-        return LatentStart(LatentState.once(both, width, context_keys, given.context, given.lengths))
+        return torch.cat([p.mean, p.log_variance], dim=1)  # (P, 2 Z)
 
-    def draw(self, tokens: UniqueTokens, state: DecodeState) -> tuple[LatentState | None, LatentState | None]:
-        """z ~ p(z | c) before the first word, the same z from then on."""
-        latent, shared = state.context, state.shared
-        if state.step:
-            return latent, None
-        assert latent is not None and latent.condition is not None
-        p = Gaussian.of(latent.condition)
-        return latent.draw(p, latent.prior, CONTEXT_NOISE, 0, shared.temperatures[0], shared.mode), None
+    @property
+    def condition_width(self) -> int:
+        return 2 * self.config.context_latent
+
+    def draw_caption(self, condition: Tensor, noise: Tensor, temperature: float) -> Tensor:
+        return Gaussian.of(condition).sample(noise, temperature, self.config.temperature_mode)
 
 
 def category_weights(regions: RegionValues, classes: int) -> Tensor:

@@ -5,8 +5,6 @@ v-bar ─▶ LSTM ─▶ z ─▶ LSTM ─▶ x_0 ─▶ LSTM ─▶ h_1 ─▶ 
 Its weights are those of the decoder on the mean feature; that one adds them all up at each word.
 """
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -20,8 +18,6 @@ from coscap.text.vocabulary import START
 
 class FirstDecoder(MeanDecoder):
     """For models without latents, and for those with one latent for a whole caption."""
-
-    exports: ClassVar[bool] = False  # whether a word is the first one is looked up, which a graph cannot
 
     @classmethod
     def check(cls, config: ModelConfig, objects: int) -> None:
@@ -78,14 +74,20 @@ class FirstDecoder(MeanDecoder):
     ) -> tuple[Tensor, Tensor, CellState]:
         """One word of each row; before the first one, START, picture and latent."""
         weight, recurrent = transposed(self.gates.step), transposed(self.hidden)  # (D + Z, G), (Hl, G)
-        inputs = []
-        if bool((tokens.ids == START).any()):
-            inputs.append(regions.gates.index_select(0, groups.owners))
-            if z is not None:
-                inputs.append(torch.addmm(self.gates.bias, z, weight[words.shape[1] :]))
-        inputs.append(tokens.spread(torch.addmm(self.gates.bias, words, weight[: words.shape[1]])))
         h, c = state.language_h, state.language_c
-        for each in inputs:
-            h, c = kernels.lstm_cell(torch.addmm(each, h, recurrent), c)
-        attention = torch.softmax(regions.cell.masked, dim=1).index_select(0, groups.owners)
-        return h, attention, CellState(state.attention_h, state.attention_c, h, c)
+
+        def read(gates: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+            return kernels.lstm_cell(torch.addmm(gates, h, recurrent), c)
+
+        exporting = torch.compiler.is_exporting()  # a graph cannot look whether there is a first word
+        if exporting or bool((tokens.ids == START).any()):
+            begun = read(regions.gates.index_select(0, groups.owners), h, c)
+            if z is not None:
+                begun = read(torch.addmm(self.gates.bias, z, weight[words.shape[1] :]), *begun)
+            first = tokens.spread(tokens.ids == START)[:, None]
+            h, c = torch.where(first, begun[0], h), torch.where(first, begun[1], c)
+        h, c = read(tokens.spread(torch.addmm(self.gates.bias, words, weight[: words.shape[1]])), h, c)
+        weights = torch.softmax(regions.cell.masked, dim=1)  # (P, R)
+        attention = groups.collect(weights[:, None].expand(-1, groups.size, -1))
+        idle = torch.zeros_like(state.attention_h)  # anew, for a graph cannot pass an input on as an output
+        return h, attention, CellState(idle, idle.clone(), h, c)

@@ -41,7 +41,7 @@ class Flow(nn.Module):
     def forward(self, z: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
         """z: (B, D), condition: (B, C) -> e (B, D) and log |det de/dz| (B,)"""
         kept, changed = z.chunk(2, dim=1)
-        total = z.new_zeros(len(z))
+        total = torch.zeros_like(z[:, 0])
         for layer in self.layers:
             s, t = layer(kept, condition)
             kept, changed = changed * torch.exp(s) + t, kept
@@ -51,7 +51,7 @@ class Flow(nn.Module):
     def inverse(self, e: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
         """e: (B, D), condition: (B, C) -> z (B, D) and log |det dz/de| (B,)"""
         kept, changed = e.chunk(2, dim=1)
-        total = e.new_zeros(len(e))
+        total = torch.zeros_like(e[:, 0])
         for layer in reversed(self.layers):
             s, t = layer(changed, condition)
             kept, changed = changed, (kept - t) * torch.exp(-s)

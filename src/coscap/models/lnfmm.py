@@ -8,24 +8,17 @@ Pictures and captions whose pairs are hidden (`unpaired_share`) are learnt from 
 p(z_s) of no picture, its decoder looking at g(z_s) alone; a picture by z_s ~ p(z_s | I), from which g gives it back.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from coscap.data.batch import Batch
-from coscap.models.base import (
-    CONTEXT_NOISE,
-    OBJECT_NOISE,
-    InferredLatents,
-    LatentStart,
-    TeacherForcedBatch,
-)
+from coscap.models.base import OBJECT_NOISE, InferredLatents, TeacherForcedBatch
 from coscap.models.config import ModelConfig
-from coscap.models.decoder import DecodeState, UpDownDecoder
+from coscap.models.decoder import UpDownDecoder
 from coscap.models.flows import Flow, standard_normal
-from coscap.models.kernels import UniqueTokens
-from coscap.models.latents import MEAN_LIFT, Gaussian, Latents, LatentState
+from coscap.models.latents import MEAN_LIFT, Gaussian, Latents
 from coscap.models.noise import uniforms
 from coscap.models.once import CaptionEncoder, CaptionLatentModel
 from coscap.models.regions import RegionValues
@@ -166,28 +159,21 @@ class Lnfmm(CaptionLatentModel):
 
     # Decoding, word by word
 
-    def start_latents(
-        self, regions: RegionValues, context_keys: Tensor, object_keys: Tensor, given: Latents
-    ) -> LatentStart:
-        mean = regions.mean.repeat_interleave(len(context_keys) // len(regions.mean), dim=0)  # (N, F)
-        width = self.latent_widths(self.config)[0]
-        return LatentStart(LatentState.once(mean, width, context_keys, given.context, given.lengths))
+    def condition(self, regions: RegionValues) -> Tensor:
+        return regions.mean
 
-    def draw(self, tokens: UniqueTokens, state: DecodeState) -> tuple[LatentState | None, LatentState | None]:
-        """z_s ~ p(z_s | I) and z_t ~ p(z_t | z_s) before the first word, the same from then on."""
-        latent, shared = state.context, state.shared
-        if state.step:
-            return latent, None
-        assert latent is not None and latent.condition is not None
-        noise = latent.noise_of(CONTEXT_NOISE, 0, latent.condition.dtype)
-        e = Gaussian(torch.zeros_like(noise), torch.zeros_like(noise)).sample(
-            noise, shared.temperatures[0], shared.mode
-        )
+    @property
+    def condition_width(self) -> int:
+        return self.config.value_width
+
+    def draw_caption(self, condition: Tensor, noise: Tensor, temperature: float) -> Tensor:
+        """z_s ~ p(z_s | I) and z_t ~ p(z_t | z_s)"""
+        nothing = torch.zeros_like(noise)
+        e = Gaussian(nothing, nothing).sample(noise, temperature, self.config.temperature_mode)
         e_s, e_t = e.split([self.config.context_latent, self.config.text_latent], dim=1)
-        z_s, _ = self.shared_prior.inverse(e_s, latent.condition)
+        z_s, _ = self.shared_prior.inverse(e_s, condition)
         z_t, _ = self.text_prior.inverse(e_t, z_s)
-        after = latent.next(torch.cat([z_s, z_t], dim=1), latent.prior, 0)
-        return replace(after, condition=None), None
+        return torch.cat([z_s, z_t], dim=1)
 
 
 def _posterior(known: int, latent: int, config: ModelConfig) -> nn.Linear:

@@ -1,14 +1,57 @@
 """One latent for a whole caption, drawn before the first word: what such kinds of model share."""
 
+from abc import abstractmethod
+from dataclasses import replace
+
+import torch
 from torch import Tensor, nn
 
-from coscap.models.base import CONTEXT_NOISE, CaptionModel, TeacherForcedBatch
+from coscap.models.base import CONTEXT_NOISE, CaptionModel, LatentStart, TeacherForcedBatch
 from coscap.models.config import ModelConfig
-from coscap.models.latents import RecurrentEncoder
+from coscap.models.decoder import DecodeState
+from coscap.models.kernels import UniqueTokens
+from coscap.models.latents import Latents, LatentState, RecurrentEncoder
+from coscap.models.regions import RegionValues
+from coscap.text.vocabulary import START
 
 
 class CaptionLatentModel(CaptionModel):
     """z is the same at every word of a caption; its cost is counted at the first one."""
+
+    @abstractmethod
+    def condition(self, regions: RegionValues) -> Tensor:
+        """What the draws of a picture depend on, (P, D)."""
+
+    @property
+    @abstractmethod
+    def condition_width(self) -> int:
+        """D"""
+
+    @abstractmethod
+    def draw_caption(self, condition: Tensor, noise: Tensor, temperature: float) -> Tensor:
+        """z ~ p(z | I) of each row. condition: (N, D), noise: (N, Z) normals -> (N, Z)"""
+
+    def start_latents(
+        self, regions: RegionValues, context_keys: Tensor, object_keys: Tensor, given: Latents
+    ) -> LatentStart:
+        condition = self.condition(regions)
+        condition = condition.repeat_interleave(len(context_keys) // len(condition), dim=0)  # (N, D)
+        width = self.latent_widths(self.config)[0]
+        return LatentStart(LatentState.once(condition, width, context_keys, given.context, given.lengths))
+
+    def draw(self, tokens: UniqueTokens, state: DecodeState) -> tuple[LatentState | None, LatentState | None]:
+        """z before the first word, the same from then on."""
+        latent, shared = state.context, state.shared
+        if state.step:
+            return latent, None
+        assert latent is not None and latent.condition is not None
+        noise = latent.noise_of(CONTEXT_NOISE, 0, latent.condition.dtype)
+        z = self.draw_caption(latent.condition, noise, shared.temperatures[0])
+        after = latent.next(z, latent.prior, 0)
+        if torch.compiler.is_exporting():  # a graph does not know its step, but its tokens
+            first = tokens.spread(tokens.ids == START)
+            after = replace(after, z=torch.where(first[:, None], after.z, latent.z))
+        return replace(after, condition=None), None
 
     @property
     def posterior_words(self) -> nn.Embedding:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from coscap.data import Prepared
 from coscap.data.batch import Batch, RegionBatch
-from coscap.models.base import CONTEXT_NOISE, InferredLatents, LatentStart, TeacherForcedBatch
+from coscap.models.base import CONTEXT_NOISE, InferredLatents, TeacherForcedBatch
 from coscap.models.config import ModelConfig
 from coscap.models.decoder import DecodeState, UpDownDecoder
 from coscap.models.kernels import UniqueTokens
@@ -50,6 +50,7 @@ class Pos(CaptionLatentModel):
 
     title = "POS"
     embeds_words = False
+    exports = False  # which template a draw follows depends on the picture's other draws
     own_settings = ("templates", "template_choice")
     token_tags: Tensor  # (V,) the part of speech of each token
     templates: Tensor  # (K, LENGTH)
@@ -101,13 +102,16 @@ class Pos(CaptionLatentModel):
 
     # Decoding, word by word
 
-    def start_latents(
-        self, regions: RegionValues, context_keys: Tensor, object_keys: Tensor, given: Latents
-    ) -> LatentStart:
-        logs = torch.log_softmax(self.classifier(regions.mean), dim=1)  # (P, K)
-        logs = logs.repeat_interleave(len(context_keys) // len(logs), dim=0)
-        width = self.config.context_latent
-        return LatentStart(LatentState.once(logs, width, context_keys, given.context, given.lengths))
+    def condition(self, regions: RegionValues) -> Tensor:
+        """log p(s | I), (P, K)"""
+        return torch.log_softmax(self.classifier(regions.mean), dim=1)
+
+    @property
+    def condition_width(self) -> int:
+        return self.config.templates
+
+    def draw_caption(self, condition: Tensor, noise: Tensor, temperature: float) -> Tensor:
+        raise NotImplementedError("templates are chosen for all draws of a picture together, see `start`")
 
     @torch.no_grad()
     def start(self, regions: RegionBatch, draws: int, **options: Any) -> DecodeState:

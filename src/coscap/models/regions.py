@@ -154,10 +154,9 @@ def name_tokens(recipe: Recipe, objects: ObjectClasses, vocabulary: Vocabulary) 
 def greatest_scores(regions: RegionValues, classes: int) -> Tensor:
     """(P, C) the greatest score of each class among the detections of a picture; 0 where it was not detected."""
     assert regions.labels is not None and regions.scores is not None
-    detected = regions.mask & (regions.labels >= 0) & (regions.labels < classes)
-    scores = torch.where(detected, regions.scores, 0)
-    labels = torch.where(detected, regions.labels, classes)
-    return scores.new_zeros(len(labels), classes + 1).scatter_reduce(1, labels, scores, "amax")[:, :classes]
+    scores = torch.where(regions.mask, regions.scores, 0)[:, :, None]  # (P, R, 1)
+    of_class = regions.labels[:, :, None] == torch.arange(classes, device=scores.device)  # (P, R, C)
+    return torch.where(of_class, scores, 0).amax(1)
 
 
 def used_regions(config: ModelConfig, mask: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
