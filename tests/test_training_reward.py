@@ -24,7 +24,7 @@ from coscap.seam import Caption
 from coscap.text.vocabulary import END, START, UNK
 from coscap.training.config import Reward, check_config, read_config
 from coscap.training.objective import weights_at
-from coscap.training.reward import CiderD, RewardTerm
+from coscap.training.reward import CiderD, RewardTerm, added_by_each, unlike
 from coscap.training.run import model_config, train_run
 from coscap.vision.store import RegionStore
 from test_training_run import ONE_NODE, ONE_THREAD, torchrun
@@ -188,6 +188,35 @@ def test_a_soft_best_is_worth_what_a_caption_adds_to_the_others(world):
     np.testing.assert_allclose(
         flat.advantage(model, None, None, rewards), mean.advantage(model, None, None, rewards), atol=2e-3
     )
+
+
+def test_how_unlike_samples_are_is_shared_out_by_what_each_adds(world):
+    samples = [written("a dog here", "a dog there", "a cat", ""), written("a", "a", "a", "b c d")]
+    apart = unlike(samples)
+    one, two = (
+        {("a", "dog"), ("dog", "here"), ("here", ".")},
+        {("a", "dog"), ("dog", "there"), ("there", ".")},
+    )
+    assert apart[0, 0, 1] == pytest.approx(1 - len(one & two) / len(one | two)) == apart[0, 1, 0]
+    assert apart[1, 0, 1] == 0 and apart[1, 0, 3] == 1 and not apart[:, range(4), range(4)].any()
+
+    def mean_of_pairs(row: int, places: list[int]) -> float:
+        return float(np.mean([apart[row, i, j] for i in places for j in places if i < j]))
+
+    added = added_by_each(apart)
+    for row, place in product(range(2), range(4)):
+        rest = [other for other in range(4) if other != place]
+        expected = mean_of_pairs(row, [0, 1, 2, 3]) - mean_of_pairs(row, rest)
+        assert added[row, place] == pytest.approx(expected, abs=1e-6)
+    assert added[1].argmax() == 3
+    term, model = term_and_model(world, share=1.0, draws=3, unlike=2.0)
+    plain, _ = term_and_model(world, share=1.0, draws=3)
+    with torch.no_grad():
+        model.output.bias[[END, term.prepared.vocabulary.id("a")]] = 6.0  # short captions, some of them alike
+    keys = torch.arange(4) * 100_003 + 7
+    more, less = term(model, None, keys), plain(model, None, keys)
+    assert not torch.equal(more.reconstruction, less.reconstruction)
+    assert 0 < float(more.figures["unlike"]) / float(more.figures["captions"]) <= 1
 
 
 LATENT = {

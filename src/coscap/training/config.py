@@ -154,6 +154,8 @@ class Reward(Section):
     soft_best: float | None = Field(default=None, gt=0)
     """None: the mean reward of a picture's samples is raised. A number tau: tau log mean exp(r / tau), which is nearer
     to the best of them the smaller it is, so that samples which differ are worth more than one that is repeated."""
+    unlike: float = Field(default=0.0, ge=0)
+    """Weight of how unlike a picture's samples are: mean over pairs of 1 - the Jaccard overlap of their word pairs."""
     temperature: float = Field(default=1.0, gt=0)
     """Of the latents as they are drawn."""
     word_temperature: float = Field(default=1.0, gt=0)

@@ -4,10 +4,10 @@ picture ─▶ n captions, sampled ─▶ r_i = cider x CIDEr-D(caption, referen
                  │                      - invented x classes named that are neither in a reference nor sure
                  └─▶ loss = sum over i of (S - S_i) (-log p(x_i | I)),   its gradient is that of -E[S]
 
-S is what the n captions are worth together: the mean of r, or its soft maximum. S_i does not depend on x_i (what the
-others are worth, or the greedy caption), so the gradient's mean is the same with it. References are the training
-captions of a picture, or pseudo captions of one that nobody captioned; which classes are sure is the detector's word.
-No label of a test picture is seen.
+S is what the n captions are worth together: the mean of r, or its soft maximum, and how unlike they are. S_i does not
+depend on x_i (what the others are worth, or the greedy caption), so the gradient's mean is the same with it. References
+are the training captions of a picture, or pseudo captions of one that nobody captioned; which classes are sure is the
+detector's word. No label of a test picture is seen.
 
 Where captions come from latents, p is that of words and chosen regions given the latents' noise; the latents are made
 anew from it with the present weights, so that decoder and priors learn (`CaptionModel.surprise`).
@@ -15,6 +15,7 @@ anew from it with the present weights, so that decoder and priors learn (`Captio
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import combinations, pairwise
 
 import numpy as np
 import torch
@@ -103,7 +104,10 @@ class RewardTerm:
         try:
             samples = self.sample(model, regions, self.settings.draws)
             rewards, parts = self.rewards(regions, ids, samples)  # (P, draws)
-            advantage = torch.from_numpy(self.advantage(model, regions, ids, rewards)).to(keys.device)
+            gained = self.advantage(model, regions, ids, rewards)
+            apart = unlike(samples)  # (P, draws, draws)
+            gained = gained + np.float32(self.settings.unlike) * added_by_each(apart)
+            advantage = torch.from_numpy(gained).to(keys.device)
             scored = self.batch_of(regions, ids, samples)
             noise = row_keys(0, regions.keys, self.settings.draws)
             surprise = model.surprise(
@@ -111,6 +115,7 @@ class RewardTerm:
             )  # (P draws,)
         finally:
             model.train(learning)
+        parts["unlike"] = apart.sum(2).flatten() / np.float32(rewards.shape[1] - 1)
         parts["unique"] = np.repeat(
             [len({each.text for each in one}) / len(one) for one in samples], rewards.shape[1]
         )
@@ -203,6 +208,26 @@ class RewardTerm:
             words[place, : len(row)] = torch.tensor(row, device=device)
         owners = torch.arange(len(ids), device=device).repeat_interleave(len(samples[0]))
         return Batch(regions, owners, words, words, words.new_full((len(rows), 1), PAD), lengths, ids)
+
+
+def unlike(samples: Sequence[Sequence[Caption]]) -> Rewards:
+    """1 - the Jaccard overlap of the word pairs of a picture's captions, (P, n, n); 0 for each with itself."""
+    found = np.zeros((len(samples), len(samples[0]), len(samples[0])), np.float32)
+    for picture, captions in enumerate(samples):
+        pairs = [set(pairwise((*each.tokens, "."))) for each in captions]
+        for (i, one), (j, other) in combinations(enumerate(pairs), 2):
+            both = len(one | other)
+            found[picture, i, j] = found[picture, j, i] = 1 - len(one & other) / both if both else 0.0
+    return found
+
+
+def added_by_each(apart: Rewards) -> Rewards:
+    """The mean over pairs of captions, less that of the pairs without caption i, (P, n); apart: (P, n, n)"""
+    n, each = apart.shape[1], apart.sum(2)  # (P, n)
+    total = each.sum(1, keepdims=True)
+    rest = (total - 2 * each) / np.float32(max((n - 1) * (n - 2), 1))
+    added: Rewards = total / np.float32(n * (n - 1)) - rest
+    return added
 
 
 def _terms(loss: Tensor, words: Tensor, parts: dict[str, NDArray[np.floating]]) -> LossTerms:
