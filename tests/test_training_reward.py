@@ -213,7 +213,7 @@ def test_how_unlike_samples_are_is_shared_out_by_what_each_adds(world):
     plain, _ = term_and_model(world, share=1.0, draws=3)
     with torch.no_grad():
         model.output.bias[[END, term.prepared.vocabulary.id("a")]] = 6.0  # short captions, some of them alike
-    keys = torch.arange(4) * 100_003 + 7
+    keys = torch.arange(4) * (1 << 20) + 7
     more, less = term(model, None, keys), plain(model, None, keys)
     assert not torch.equal(more.reconstruction, less.reconstruction)
     assert 0 < float(more.figures["unlike"]) / float(more.figures["captions"]) <= 1
