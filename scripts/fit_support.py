@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from support_pools import SHOWN, TURNS, Picture, read_pools
 
-from coscap.contexts.judge import UNFITTED, Judgement, SupportWeights, open_judge
-from coscap.contexts.word_support import log_odds, probably_true
+from coscap.contexts.judge import UNFITTED, SupportWeights, open_judge
+from coscap.contexts.word_support import calibrated, probably_true
 from coscap.files import write_json
 from coscap.metrics.chair import ObjectWords, in_pictures
 from coscap.metrics.evaluation import Evaluation, compare, evaluate
@@ -57,15 +57,19 @@ def fit_support(pictures: Sequence[Picture]) -> SupportWeights:
     word = logistic(np.array(rows), np.array(marks))
     weights = replace(UNFITTED, word=tuple(word.round(5).tolist()))
     judge(pictures, weights, TURNS[0])
-    odds = np.array([_odds(each) for p in pictures for each in p.verdicts[TURNS[0]]])
+    chance = np.array([each.support for p in pictures for each in p.verdicts[TURNS[0]]])
+    chance = np.clip(chance, 1e-5, 1 - 1e-5)  # before calibration
     true = np.array([each for p in pictures for each in p.true[TURNS[0]]])
-    shift, scale = logistic(np.stack([np.ones(len(odds)), odds], axis=1), true).round(5).tolist()
-    return replace(weights, caption=(shift, scale))
+    columns = np.stack([np.ones(len(chance)), np.log(chance), -np.log(1 - chance)], axis=1)
+    shift, right, wrong = logistic(columns, true).round(5).tolist()
+    if min(right, wrong) < 0:
+        raise SystemExit("A caption whose words are likelier would be less likely; fit with more pictures.")
+    return replace(weights, caption=(shift, right, wrong))
 
 
 def judge(pictures: Sequence[Picture], weights: SupportWeights, *ways: str) -> None:
     """Give the captions the support that they have by these weights."""
-    word, (shift, scale), by_word = np.array(weights.word), weights.caption, load_classes("coco").class_of
+    word, by_word = np.array(weights.word), load_classes("coco").class_of
     for picture in pictures:
         for way in ways:
             judged = []
@@ -73,13 +77,9 @@ def judge(pictures: Sequence[Picture], weights: SupportWeights, *ways: str) -> N
             for caption, rows, old in zip(*columns, strict=True):
                 words = [None if row is None else float(1 / (1 + np.exp(-(word @ row)))) for row in rows]
                 true, there = probably_true(words, [token in by_word for token in caption.tokens])
-                support = float(1 / (1 + np.exp(-(shift + scale * log_odds(true)))))
+                support = calibrated(true, weights.caption)
                 judged.append(replace(old, support=support, objects=there, words=tuple(words)))
             picture.verdicts[way] = judged
-
-
-def _odds(each: Judgement) -> float:
-    return log_odds(each.support)  # before calibration: shift 0, scale 1
 
 
 def logistic(x: np.ndarray, y: np.ndarray, ridge: float = 1e-3, rounds: int = 60) -> np.ndarray:

@@ -26,7 +26,7 @@ from coscap.contexts.word_support import (
     WORD_FEATURES,
     WordFeatures,
     WordGroups,
-    log_odds,
+    calibrated,
     probably_true,
 )
 from coscap.errors import UserError
@@ -57,7 +57,7 @@ class SupportWeights:
     """What scripts/fit_support.py fits: how evidence makes support, and what makes a caption worth showing."""
 
     word: tuple[float, ...]  # of WORD_FEATURES: the log-odds that a word is right
-    caption: tuple[float, float]  # shift and scale of the log-odds that a caption is true
+    caption: tuple[float, float, float]  # of `calibrated`: how the words' chances make the caption's
     worth: tuple[float, ...]  # of WORTH, likelihood and consensus being mapped to 0..1 over the captions
     floors: tuple[
         float, float
@@ -69,7 +69,11 @@ class SupportWeights:
         try:
             found = cls(
                 tuple(float(content["word"][name]) for name in WORD_FEATURES),
-                (float(content["caption"]["shift"]), float(content["caption"]["scale"])),
+                (
+                    float(content["caption"]["shift"]),
+                    float(content["caption"]["right"]),
+                    float(content["caption"]["wrong"]),
+                ),
                 tuple(float(content["worth"][name]) for name in WORTH),
                 (float(content["floors"]["support"]), float(content["floors"]["objects"])),
             )
@@ -81,10 +85,9 @@ class SupportWeights:
         return found
 
     def json(self) -> dict[str, Any]:
-        shift, scale = self.caption
         return {
             "word": dict(zip(WORD_FEATURES, self.word, strict=True)),
-            "caption": {"shift": shift, "scale": scale},
+            "caption": dict(zip(("shift", "right", "wrong"), self.caption, strict=True)),
             "worth": dict(zip(WORTH, self.worth, strict=True)),
             "floors": {"support": self.floors[0], "objects": self.floors[1]},
         }
@@ -93,7 +96,7 @@ class SupportWeights:
 # Before anything was fitted: a word is borne out as far as its probability says, a caption as far as its words are.
 UNFITTED = SupportWeights(
     word=(0.0, 1.0, -0.5, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0),
-    caption=(0.0, 1.0),
+    caption=(0.0, 1.0, 1.0),
     worth=(0.0, 1.5, 0.5, 0.25),
     floors=(0.15, 0.6),
 )
@@ -156,7 +159,6 @@ class Judge:
         consensus = [0.0] * len(captions) if similar is None else similar.consensus(captions).tolist()
         features = self.features(captions, probabilities, similar, objects, detected)
         weights = np.array(self.weights.word)
-        shift, scale = self.weights.caption
         judged = []
         known: dict[str, float | None] = {}  # the support of each token that was met
         for tokens, agreed in zip(captions, consensus, strict=True):
@@ -166,7 +168,7 @@ class Judge:
                     known[token] = None if row is None else sigmoid(float(weights @ row))
             words = [known[token] for token in tokens]
             true, there = probably_true(words, [token in objects.class_of for token in tokens])
-            support = sigmoid(shift + scale * log_odds(true))
+            support = calibrated(true, self.weights.caption)
             wrong = tuple(faults(tokens, objects))
             judged.append(Judgement(support, there, tuple(words), agreed, wrong))
         return judged

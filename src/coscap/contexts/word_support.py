@@ -123,6 +123,14 @@ def probably_true(words: Sequence[float | None], named: Sequence[bool]) -> tuple
     return there * rest * (1 + odds), there
 
 
+def calibrated(p: float, weights: tuple[float, float, float]) -> float:
+    """The chance that a caption is true, where its words as if independent give p: a + b log p - c log(1 - p) are its
+    log-odds (beta calibration, Kull et al. 2017; with b = c that of Platt)."""
+    shift, right, wrong = weights
+    p = min(max(p, 1e-5), 1 - 1e-5)
+    return float(1 / (1 + np.exp(-(shift + right * np.log(p) - wrong * np.log(1 - p)))))
+
+
 def log_odds(p: float) -> float:
     p = min(max(p, 1e-5), 1 - 1e-5)
     return float(np.log(p / (1 - p)))
