@@ -1,6 +1,7 @@
 """`coscap report` on a small world with random models of every kind."""
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -240,6 +241,26 @@ def test_runs_have_names_and_roles(world: Path) -> None:
         open_run(str(world / "data"))
     with pytest.raises(UserError, match="Two runs are called"):
         open_runs([f"a={world / 'paired'}", f"a={world / 'paired'}"])
+
+
+def test_a_run_may_have_a_temperature_of_its_own(world: Path, tmp_path: Path) -> None:
+    warm, usual = open_runs([f"mine={world / 'paired'}@0.7", str(world / "pseudo")])
+    assert (warm.name, warm.given, warm.temperature, usual.temperature) == (
+        "mine",
+        str(world / "paired"),
+        0.7,
+        None,
+    )
+    drawn = [each.sets[2][0].settings.latent_temperature for each in methods([warm, usual], 2, 1, 0.9)]
+    assert drawn == [0.7, 0.9]
+    (constrained,) = methods([warm], 2, 1, 0.9, searches=["beam"], constraints=1)
+    assert constrained.sets[2][0].settings.latent_temperature == 0.7
+    shutil.copytree(world / "paired", tmp_path / "run@0.5")  # a folder of that name is that folder
+    assert open_run(str(tmp_path / "run@0.5")).temperature is None
+    with pytest.raises(UserError, match="the temperature behind @ is -1"):
+        open_run(f"{world / 'paired'}@-1")
+    with pytest.raises(UserError, match="neither a run"):
+        open_run(f"{world / 'paired'}@warm")
 
 
 def test_bad_requests_are_one_sentence(world: Path, tmp_path: Path) -> None:

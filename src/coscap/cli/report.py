@@ -41,7 +41,7 @@ def report(
         typer.Option(
             "--latent-temperature",
             min=0,
-            help="Of the latents; chosen on validation pictures. Example: 0.85.",
+            help="Of the latents; chosen on validation pictures. A run may have its own: runs/a@0.7. Example: 0.85.",
         ),
     ] = 1.0,
     search: Annotated[

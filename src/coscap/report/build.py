@@ -202,7 +202,8 @@ def methods(
     budgets = tuple(sorted({min(SMALL, samples), samples}))
     for run in runs:
         if run.has_latents:
-            sets = tuple(SampleSet(run, latent_settings(seed, temperature), samples) for seed in range(seeds))
+            each = [latent_settings(seed, run.warmth(temperature)) for seed in range(seeds)]
+            sets = tuple(SampleSet(run, settings, samples) for settings in each)
             if "draws" in searches:
                 found.append(Method(run.name, run.role, run, {samples: sets}, {samples: budgets}))
         else:
@@ -236,7 +237,8 @@ def _constrained(
     name = f"{run.name[:-1]}, CBS)" if run.name.endswith(")") else f"{run.name} (CBS)"
     role = f"{run.role}, constrained"
     if run.has_latents:
-        each = (constrained_settings(seed, temperature, constraints) for seed in range(seeds))
+        warmth = run.warmth(temperature)
+        each = (constrained_settings(seed, warmth, constraints) for seed in range(seeds))
         sets = {samples: tuple(SampleSet(run, settings, samples) for settings in each)}
         return Method(name, role, run, sets, {samples: budgets})
     alone = constrained_settings(0, 1.0, constraints)

@@ -51,7 +51,7 @@ def _readme(
         "# Results",
         f"{len(results.pictures):,} pictures of `{results.options.split}`, {large} captions each"
         + (f", mean over {results.options.seeds} seeds of sampling" if many else "")
-        + f". Latents are drawn at temperature {results.options.latent_temperature:g}."
+        + f". Latents are drawn at temperature {_temperatures(results)}."
         + f" Rows in **bold** are measured here, the others are the paper's ({tables.published()['source']}).",
         _INTERVALS,
         "## What differs from the paper",
@@ -118,6 +118,14 @@ _OBJECTS = (
     " F1 in % of naming the object in any of n captions where a reference names it (`docs/metrics.md`); "
     "METEOR, CIDEr and SPICE are of the first caption alone."
 )
+
+
+def _temperatures(results: ReportResults) -> str:
+    usual = results.options.latent_temperature
+    own = [f"{run.temperature:g} ({run.name})" for run in results.runs if run.temperature is not None]
+    if len(own) == len(results.runs):
+        return ", ".join(own)
+    return ", ".join([f"{usual:g}", *own])
 
 
 def _beside(table: str) -> str:
@@ -210,11 +218,8 @@ def _commands(results: ReportResults, command: Sequence[str]) -> str:
             f"coscap sample {shown(run.given)} --data {data} --regions {first} --split {split} --skip-missing"
         )
         if run.has_latents:
-            warmth = (
-                f" --latent-temperature {options.latent_temperature:g}"
-                if options.latent_temperature != 1
-                else ""
-            )
+            own = run.warmth(options.latent_temperature)
+            warmth = f" --latent-temperature {own:g}" if own != 1 else ""
             if "draws" in options.searches:
                 lines.append(f"{place} -n {large}{warmth} --seed 0 --out samples.json")
             if options.constraints:

@@ -48,10 +48,15 @@ class Run:
     weights: str  # digest
     training: dict[str, Any] = field(default_factory=dict)  # what is known of how it was trained
     has_latents: bool = True  # whether captions differ by draws; a beam is searched otherwise
+    temperature: float | None = None  # of the latents, where it has one of its own
+
+    def warmth(self, usual: float) -> float:
+        """The temperature of its latents, `usual` where it has none of its own."""
+        return usual if self.temperature is None else self.temperature
 
 
 def open_runs(given: Sequence[str]) -> list[Run]:
-    """Runs by `PATH` or `NAME=PATH`; names are made to differ."""
+    """Runs by `PATH`, `NAME=PATH` or `PATH@TEMPERATURE`; names are made to differ."""
     runs = [open_run(each) for each in given]
     names = [run.name for run in runs]
     runs = [
@@ -66,7 +71,8 @@ def open_runs(given: Sequence[str]) -> list[Run]:
 
 def open_run(given: str) -> Run:
     name, equals, place = given.rpartition("=")
-    path = Path(place if equals else given)
+    place, temperature = _own_temperature(place if equals else given)
+    path = Path(place)
     folder = Path(model_folder(path))
     if not (folder / "config.json").is_file():
         raise UserError(
@@ -93,7 +99,24 @@ def open_run(given: str) -> Run:
         role=role,
         weights=str(config.get("weights")),
         training=_training(setup, notes),
+        temperature=temperature,
     )
+
+
+def _own_temperature(place: str) -> tuple[str, float | None]:
+    """A path and the temperature behind its last @, if there is a number."""
+    path, at, number = place.rpartition("@")
+    try:
+        value = float(number) if at and not Path(place).exists() else None
+    except ValueError:
+        value = None
+    if value is None:
+        return place, None
+    if not 0 <= value < 100:
+        raise UserError(
+            f"{place}: the temperature behind @ is {number}, and at least 0 was expected, e.g. 0.7."
+        )
+    return path, value
 
 
 def _setup(folder: Path) -> dict[str, Any]:

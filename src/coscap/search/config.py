@@ -31,7 +31,7 @@ class SearchSettings(BaseModel):
     seed: int = 0
     """The same seed gives the same captions, whatever the batch. Example: 7."""
     latent_temperature: float = Field(default=1.0, ge=0)
-    """Scales the standard deviation of the latents' noise; 0 takes their means. Unset: 1 (0.5 for captions of
+    """Scales the standard deviation of the latents' noise; 0 takes their means. Unset: 1 (0.65 for captions of
     photographs); 0 for a beam or diverse search, whose one draw would otherwise decide everything. Example: 0.7."""
     draws: int | None = Field(default=None, ge=1)
     """Draws of latents for each picture. Unset: n for latent and constrained, 1 for beam and diverse."""
