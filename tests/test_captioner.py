@@ -22,7 +22,7 @@ from coscap.pool import rank
 from coscap.seam import Caption, LatentValues, RegionArrays
 from coscap.search.config import SearchSettings
 from coscap.search.generate import generate
-from coscap.search.manner import VARIETY, manner
+from coscap.search.manner import ACCURATE, VARIETY, manner
 from coscap.search.select import rescore, select
 from coscap.search.variations import read_latents
 from coscap.shipped import detector_name
@@ -171,12 +171,12 @@ def test_options_are_those_of_the_search(captioner: Captioner) -> None:
 @pytest.mark.parametrize(
     ("options", "variety", "temperature", "shown"),
     [
-        ({}, None, 0.3, 0.1),
+        ({}, None, ACCURATE[0], 0.1),
         ({"latent_temperature": 0.8}, None, 0.8, 0.1),
         ({"latent_temperature": 0.8}, 0.7, 0.8, 0.7),
         ({"search": "beam"}, None, 0.0, 0.1),
-        ({"search": "beam", "draws": 2}, None, 0.3, 0.1),
-        ({"search": "constrained", "must": ("dog",)}, None, 0.3, 0.1),
+        ({"search": "beam", "draws": 2}, None, ACCURATE[0], 0.1),
+        ({"search": "constrained", "must": ("dog",)}, None, ACCURATE[0], 0.1),
     ],
 )
 def test_accurate_sets_only_what_was_not_given(
