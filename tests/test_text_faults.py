@@ -3,7 +3,7 @@
 import pytest
 
 from coscap.text import load_classes
-from coscap.text.faults import faults, mend_articles
+from coscap.text.faults import faults, joined_endings, mend_articles
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,7 @@ from coscap.text.faults import faults, mend_articles
         ("a surfboard is surfing on a wave", "surfboard cannot be surfing"),
         ("two buses and a bus", "bus is named twice"),
         ("a plate with food on a plate", "plate is named twice"),
+        ("a cat is looking at a camera camera", "camera comes twice in a row"),
     ],
 )
 def test_faults(caption: str, wrong: str) -> None:
@@ -54,3 +55,16 @@ def test_no_fault(caption: str) -> None:
 )
 def test_articles(before: str, after: str) -> None:
     assert mend_articles(before) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a cat with a collar on it 's head", "a cat with a collar on it's head"),
+        ("a dog that does n't move", "a dog that doesn't move"),
+        ("it 's", "it's"),
+        ("the 'stop sign", "the 'stop sign"),
+    ],
+)
+def test_endings_are_joined(before: str, after: str) -> None:
+    assert joined_endings(before) == after

@@ -1,5 +1,6 @@
 """What is wrong in a caption by its words alone, whatever the picture shows, and what can be mended by rule."""
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -22,12 +23,13 @@ BETWEEN = frozenset("is are that".split())  # of a subject and its deed
 # Written with a vowel, pronounced with a consonant; and the other way round.
 _CONSONANT = ("uni", "use", "usu", "uti", "eu", "ewe", "one", "once", "ufo", "ukulele", "urin")
 _NOT_CONSONANT = ("unid", "unin", "unim")
+_ENDING = re.compile(r" ('s|n't|'re|'ll|'ve)\b")  # tokens that belong to the word before them
 _VOWEL = ("hour", "honest", "honor", "heir", "herb")
 
 
 def faults(tokens: Sequence[str], objects: ObjectClasses) -> list[str]:
-    """Phrases that say what is wrong, none for a caption without fault: an object named twice, content words that come
-    again one after the other, a thing that does what only the living do.
+    """Phrases that say what is wrong, none for a caption without fault: an object named twice, a word twice in a row,
+    content words that come again one after the other, a thing that does what only the living do.
 
     `tokens` may hold names of several words ("fire hydrant"). "Another dog" is another one, and so are "a man and a
     woman". Of human captions 2 % have such a fault (docs/search.md).
@@ -50,6 +52,7 @@ def faults(tokens: Sequence[str], objects: ObjectClasses) -> list[str]:
             for at, word in enumerate(ends)
             if word in ends[:at] and word not in others
         ]
+    found += [f"{word} comes twice in a row" for word, following in pairwise(words) if word == following]
     content = [word for word in words if is_content(word)]
     pairs = list(pairwise(content))
     found += [f"{one} {two} comes twice" for at, (one, two) in enumerate(pairs) if (one, two) in pairs[:at]]
@@ -69,6 +72,11 @@ def mend_articles(text: str, between: str = " ") -> str:
         if word in ("a", "an") and following[:1].isalpha():
             words[at] = "an" if sounds_like_vowel(following) else "a"
     return between.join(words)
+
+
+def joined_endings(text: str) -> str:
+    """ "it 's head" becomes "it's head", "does n't" becomes "doesn't"."""
+    return _ENDING.sub(r"\1", text)
 
 
 def sounds_like_vowel(word: str) -> bool:
