@@ -1,6 +1,7 @@
 """The API as its own description says it is, for requests made from the description and for those that once hurt."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,9 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 
-from coscap import Captioner
+from coscap import Captioner, serve
 from coscap.search.config import SearchSettings
+from coscap.search.manner import ACCURATE, DIVERSE, USUAL
 from coscap.serve.app import create_app
 from coscap.serve.limits import Limits
 from coscap.serve.wire import OWN, caption_model, caption_options, form_schema
@@ -142,3 +144,15 @@ def test_404s_are_described(client: TestClient) -> None:
         ]["maximum"]
         == 3
     )
+
+
+def test_the_slider_of_the_page_goes_from_accurate_over_the_defaults_to_diverse() -> None:
+    source = (Path(serve.__file__).parent / "static" / "page.js").read_text()
+    found = re.search(
+        r'"latent_temperature", \(([\d.]+) \+ ([\d.]+) \* slide \+ ([\d.]+) \* Math\.max\(0, slide - 0\.5\)\)',
+        source,
+    )
+    assert found
+    low, slope, more = (float(each) for each in found.groups())
+    for slide, (temperature, _) in ((0.0, ACCURATE), (0.5, USUAL), (1.0, DIVERSE)):
+        assert low + slope * slide + more * max(0.0, slide - 0.5) == pytest.approx(temperature)
