@@ -36,8 +36,10 @@ class Recorded:
         generate = self.captioner.generate
 
         def kept(*arguments: Any, **options: Any) -> list[list[Caption]]:
-            drawn.extend(generate(*arguments, **options))
-            return drawn
+            found = generate(*arguments, **options)
+            if not drawn:  # further turns are of some of the photographs only
+                drawn.extend(found)
+            return found
 
         self.captioner.generate = kept  # type: ignore[method-assign]
         began = time.process_time()
