@@ -14,6 +14,7 @@ from PIL import Image
 
 from coscap import Captioner
 from coscap.alt import alt_text
+from coscap.captioner import FALLEN
 from coscap.contexts.judge import detections_of
 from coscap.data.collate import region_batch
 from coscap.errors import UserError
@@ -26,6 +27,7 @@ from coscap.search.manner import ACCURATE, VARIETY, manner
 from coscap.search.select import rescore, select
 from coscap.search.variations import read_latents
 from coscap.shipped import detector_name
+from coscap.text.faults import faults
 from coscap.vision.regions import Regions
 from tiny_captioner import save_tiny_model
 
@@ -344,6 +346,20 @@ def test_the_shipped_model_gives_the_captions_that_it_gave(
         for now, (text, log_probability) in zip(captions, before, strict=True)
     ]
     assert sum(same) >= 0.97 * len(same)
+
+
+def test_variations_do_not_fall_apart() -> None:
+    """Of the shipped captioner: none is much less likely a token than its caption, and none has a fault."""
+    captioner, seen = Captioner.from_pretrained(), 0
+    for path in EXAMPLES[2:4]:  # the cat and the coffee
+        for caption in captioner(path, n=2).captions:
+            least = caption.log_probability / (len(caption.words) + 1) - FALLEN
+            for keep in ("context", "objects"):
+                for other in captioner.vary(caption, keep, 4):  # type: ignore[arg-type]
+                    assert other.log_probability / (len(other.words) + 1) >= least - 1e-4
+                    assert not faults(other.found.tokens, captioner.objects) and other.text != caption.text
+                    seen += 1
+    assert seen > 8
 
 
 def test_a_photograph_that_bears_out_too_few_captions_is_drawn_again(folder: Path) -> None:

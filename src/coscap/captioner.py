@@ -31,9 +31,10 @@ from coscap.seam import Caption, Check, LatentValues, RegionArrays, SearchModel
 from coscap.search.config import SearchSettings, settings_from
 from coscap.search.generate import generate
 from coscap.search.manner import VARIETY, beam_settings, for_model, manner
-from coscap.search.select import rescore, select
+from coscap.search.select import per_token, rescore, select
 from coscap.search.variations import Keep, keep_latents, vary
 from coscap.shipped import SHIPPED, Runtime, detector_name, load_model
+from coscap.text.faults import faults
 from coscap.text.objects import ObjectClasses, load_classes
 from coscap.text.vocabulary import Vocabulary
 from coscap.vision.builtin import BuiltinDetector
@@ -46,6 +47,7 @@ from coscap.vision.words import Evidence
 POOL, LEAST_POOL = 4, 20  # draws for each caption that is shown; and so many for a single one, too
 SAFE, BEAM = 0.2, 5  # up to this variety, the captions of a beam are in the pool as well
 FURTHER = 2  # times that a photograph is drawn again which bears out fewer captions than are to be shown
+FALLEN = 1.0  # nats a token: a variation that is so much less likely than its caption is no sentence
 
 
 class LoadedModel(Protocol):
@@ -344,7 +346,8 @@ class Captioner:
     ) -> list[PhotoCaption]:
         """Up to n other captions of the same photograph, with this one's context or objects kept.
 
-        What it returns can be varied again. What the caption had to contain, its variations have to contain, too.
+        Captions that fall apart (words much less likely than this one's, an object twice) are left out. What it returns
+        can be varied again. What the caption had to contain, its variations have to contain, too.
         """
         if not isinstance(caption, PhotoCaption):
             raise UserError(
@@ -379,7 +382,9 @@ class Captioner:
             check=check,
         )
         found = rescore(self.model, regions, [found], self.vocabulary, check)[0]
-        fresh = [other for other in found if other.text != caption.text]
+        least = caption.log_probability / (len(caption.words) + 1) - FALLEN
+        fresh = [other for other in found if other.text != caption.text and per_token(other) >= least]
+        fresh = [other for other in fresh if not faults(other.tokens, self.objects)]
         return [photo_caption(each, caption.regions, settings, kept) for each in select(fresh, n, VARIETY)]
 
     def _asked(
