@@ -53,8 +53,9 @@ def main() -> None:
 def training(run: Path) -> dict[str, object]:
     """The configuration without the places where its data and the model it began with lay."""
     config = yaml.safe_load((run / "config.yaml").read_text())
-    if config.get("pseudo"):
-        del config["pseudo"]["contexts"]
+    for section, place in (("pseudo", "contexts"), ("reward", "captions")):
+        if config.get(section):
+            config[section].pop(place, None)
     return {name: value for name, value in config.items() if name not in ("data", "regions", "start")}
 
 

@@ -324,5 +324,5 @@ def test_a_wrong_setting_is_named():
 
 def test_the_shipped_model_names_no_place_of_the_machine_that_made_it() -> None:
     notes = load_pretrained(model_folder(SHIPPED)).notes
-    assert notes["training"]["pseudo"]["weight"] == 0.2
+    assert notes["training"]["reward"]["unlike"] == 1.0
     assert not re.search(r'"/|:\\\\', json.dumps(notes)), "a path"
