@@ -37,7 +37,7 @@ FIGURES = (
     "true",
 )  # fmt: skip
 # The choice of what is shown is made for these: no more Div-2 may be lost, and CHAIR-i is to fall to this share.
-MOST_DIV2_LOST, CHAIR_SHARE = 0.04, 0.64
+MOST_DIV2_LOST, CHAIR_SHARE = 0.028, 0.64
 CHOICES = {
     "likelihood": (0.0,), "consensus": (1.0, 1.25, 1.5), "support": (0.5, 1.0, 1.5, 2.0), "objects": (0.0, 0.25, 0.5),
 }  # fmt: skip
@@ -247,7 +247,10 @@ def fit(asked: argparse.Namespace) -> None:
     first, second = pictures[: len(pictures) // 2], pictures[len(pictures) // 2 :]
     weights = fit_support(first)
     judge(pictures, weights, *TURNS, "accurate")
-    weights = choose(first[: asked.choose_on], weights)
+    if asked.worth and asked.floors:
+        weights = replace(weights, worth=tuple(asked.worth), floors=tuple(asked.floors))
+    else:
+        weights = choose(first[: asked.choose_on], weights)
     print(json.dumps(weights.json()))
     if asked.out is not None:
         write_json(asked.out, weights.json())
@@ -300,6 +303,10 @@ def main() -> None:
     parser.add_argument(
         "--choose-on", type=int, default=600, help="pictures of the first half that choose the worth"
     )
+    parser.add_argument(
+        "--worth", type=float, nargs=4, help="factors that are not to be chosen, e.g. 0 1.25 1 0.25"
+    )
+    parser.add_argument("--floors", type=float, nargs=2, help="and floors, e.g. 0.4 0.7")
     fit(parser.parse_args())
 
 

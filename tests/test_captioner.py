@@ -14,12 +14,11 @@ from PIL import Image
 
 from coscap import Captioner
 from coscap.alt import alt_text
-from coscap.captioner import FALLEN
 from coscap.contexts.judge import detections_of
 from coscap.data.collate import region_batch
 from coscap.errors import UserError
 from coscap.photos import OpenedPhoto, PhotoCaption, PhotoCaptions, PhotoError, as_picture
-from coscap.pool import rank
+from coscap.pool import FALLEN, rank
 from coscap.seam import Caption, LatentValues, RegionArrays
 from coscap.search.config import SearchSettings
 from coscap.search.generate import generate

@@ -25,16 +25,15 @@ from coscap.photos import (
     open_photos,
     photo_caption,
 )
-from coscap.pool import Pool
+from coscap.pool import Pool, sound
 from coscap.runtime import Precision
 from coscap.seam import Caption, Check, LatentValues, RegionArrays, SearchModel
 from coscap.search.config import SearchSettings, settings_from
 from coscap.search.generate import generate
 from coscap.search.manner import VARIETY, beam_settings, for_model, manner
-from coscap.search.select import per_token, rescore, select
+from coscap.search.select import rescore, select
 from coscap.search.variations import Keep, keep_latents, vary
 from coscap.shipped import SHIPPED, Runtime, detector_name, load_model
-from coscap.text.faults import faults
 from coscap.text.objects import ObjectClasses, load_classes
 from coscap.text.vocabulary import Vocabulary
 from coscap.vision.builtin import BuiltinDetector
@@ -47,7 +46,6 @@ from coscap.vision.words import Evidence
 POOL, LEAST_POOL = 4, 20  # draws for each caption that is shown; and so many for a single one, too
 SAFE, BEAM = 0.2, 5  # up to this variety, the captions of a beam are in the pool as well
 FURTHER = 2  # times that a photograph is drawn again which bears out fewer captions than are to be shown
-FALLEN = 1.0  # nats a token: a variation that is so much less likely than its caption is no sentence
 
 
 class LoadedModel(Protocol):
@@ -223,8 +221,7 @@ class Captioner:
         with captions of similar ones, where there is `evidence` of the pictures; otherwise likely alone. A picture that
         bears out fewer than a quarter of them is drawn again, up to twice. `accurate` and `diverse` set variety and the
         latents' temperature, where they are not given; under a variety as low as that of `accurate`, captions of a beam
-        are among them. Further options are fields of SearchSettings, above `settings`. `check` is called before
-        each step and may raise to end the work.
+        are among them. Further options are fields of SearchSettings, above `settings`. `check` may raise to end the work.
         """
         settings, variety = self._asked(
             n, accurate=accurate, diverse=diverse, variety=variety, settings=settings, **options
@@ -347,8 +344,7 @@ class Captioner:
         """Up to n other captions of the same photograph, with this one's context or objects kept.
 
         Captions that fall apart (words much less likely than this one's, an object twice) are left out. What it returns
-        can be varied again. What the caption had to contain, its variations have to contain, too.
-        """
+        can be varied again. What the caption had to contain, its variations have to contain, too."""
         if not isinstance(caption, PhotoCaption):
             raise UserError(
                 f"vary needs a caption that a captioner returned, such as captioner(photo).captions[0], and "
@@ -382,9 +378,8 @@ class Captioner:
             check=check,
         )
         found = rescore(self.model, regions, [found], self.vocabulary, check)[0]
-        least = caption.log_probability / (len(caption.words) + 1) - FALLEN
-        fresh = [other for other in found if other.text != caption.text and per_token(other) >= least]
-        fresh = [other for other in fresh if not faults(other.tokens, self.objects)]
+        likely = caption.log_probability / (len(caption.words) + 1)  # a token
+        fresh = [other for other in sound(found, likely, self.objects) if other.text != caption.text]
         return [photo_caption(each, caption.regions, settings, kept) for each in select(fresh, n, VARIETY)]
 
     def _asked(

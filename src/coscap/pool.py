@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from coscap.contexts.judge import Judgement, SupportWeights
 from coscap.seam import Caption
 from coscap.search.select import per_token, unit_interval
-from coscap.text.faults import mend_articles
+from coscap.text.faults import faults, mend_articles
+from coscap.text.objects import ObjectClasses
 from coscap.vision.regions import Regions
 from coscap.vision.words import Evidence
+
+FALLEN = 1.0  # nats a token: a caption so much less likely than the one that it varies is no sentence
 
 
 @dataclass
@@ -64,3 +67,9 @@ def rank(
         sum(w * part for w, part in zip(weights.worth, row, strict=True)) for row in zip(*parts, strict=True)
     ]
     return worth, [tier(each, weights) for each in judged]
+
+
+def sound(captions: Sequence[Caption], likely: float, objects: ObjectClasses) -> list[Caption]:
+    """Those that are sentences: without a fault, and not much less likely a token than `likely`."""
+    whole = [caption for caption in captions if per_token(caption) >= likely - FALLEN]
+    return [caption for caption in whole if not faults(caption.tokens, objects)]

@@ -305,8 +305,7 @@ def object_step(
 
 
 class ObjectDraws:
-    """Draws of z^o under teacher forcing: each is an input of the next. With a key for each caption the noise is that
-    of a caption that is written with this key (`LatentState.draw_where`)."""
+    """z^o under teacher forcing, each draw an input of the next; with keys, the noise of captions written with them."""
 
     def __init__(
         self, model: CosCvae, forced: TeacherForcedBatch, context: Tensor, temperature: float

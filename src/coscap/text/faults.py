@@ -32,7 +32,7 @@ def faults(tokens: Sequence[str], objects: ObjectClasses) -> list[str]:
     content words that come again one after the other, a thing that does what only the living do.
 
     `tokens` may hold names of several words ("fire hydrant"). "Another dog" is another one, and so are "a man and a
-    woman". Of human captions 2 % have such a fault (docs/search.md).
+    woman". Of human captions 2 % have such a fault (docs/support.md).
     """
     words = " ".join(tokens).split()
     parts = split(words, objects)
