@@ -221,7 +221,7 @@ class Captioner:
         with captions of similar ones, where there is `evidence` of the pictures; otherwise likely alone. A picture that
         bears out fewer than a quarter of them is drawn again, up to twice. `accurate` and `diverse` set variety and the
         latents' temperature, where they are not given; under a variety as low as that of `accurate`, captions of a beam
-        are among them. Further options are fields of SearchSettings, above `settings`. `check` may raise to end the work.
+        are among them. Further options are fields of SearchSettings, above `settings`. `check` may raise to end it.
         """
         settings, variety = self._asked(
             n, accurate=accurate, diverse=diverse, variety=variety, settings=settings, **options
