@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from coscap.cli.features import app
 from coscap.errors import UserError
 from coscap.vision import extract as extraction
+from coscap.vision.builtin import BuiltinDetector
 from coscap.vision.detectors import load_detector
 from coscap.vision.extract import Entry, ExtractJob, assemble, extract, list_pictures
 from coscap.vision.ids import image_id_of
@@ -109,6 +110,20 @@ def test_reuse_computes_nothing_twice(photos, undisturbed, tmp_path, monkeypatch
     )
     extract(list_pictures(photos), tmp_path / "again.h5", ExtractJob(reuse=undisturbed))
     assert (tmp_path / "again.h5").read_bytes() == undisturbed.read_bytes()
+
+
+def test_detections_of_another_map_are_taken_over(photos, undisturbed, tmp_path, monkeypatch) -> None:
+    """From recipe 1 to recipe 2 only the map has to run, and the store has the bytes of one made anew."""
+    some = list_pictures(photos)[:3]
+    extract(some, tmp_path / "imagenet.h5", ExtractJob(detector="builtin:imagenet"))
+    detect, detected = BuiltinDetector.detect, []
+    monkeypatch.setattr(
+        BuiltinDetector, "detect", lambda self, batch: detected.extend(batch) or detect(self, batch)
+    )
+    extract(list_pictures(photos), tmp_path / "moved.h5", ExtractJob(reuse=tmp_path / "imagenet.h5"))
+    everything = RegionStore.open(undisturbed)
+    assert (tmp_path / "moved.h5").read_bytes() == undisturbed.read_bytes()
+    assert len(detected) == len(everything) - 3
 
 
 def test_a_finished_store_is_left_alone(photos, undisturbed, tmp_path) -> None:

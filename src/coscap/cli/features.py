@@ -52,7 +52,9 @@ def make(
         help="A prepared data set: only its pictures, under its ids. Needed where ids are not file names, e.g. mine.",
     ),
     reuse: Path | None = typer.Option(
-        None, help="A store of the same recipe whose pictures need not be computed again, e.g. old.h5."
+        None,
+        help="A store of the same recipe, whose pictures need not be computed again, or of another of the built-in "
+        "ones, whose detections stay, e.g. old.h5.",
     ),
     pixel_limit: int = typer.Option(
         80_000_000, min=1, help="Leave out pictures of more pixels, e.g. 20000000."

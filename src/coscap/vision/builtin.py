@@ -67,6 +67,10 @@ class BuiltinDetector:
     def regions(self, pictures: Sequence[Image.Image]) -> list[Regions]:
         return self.see(pictures)[0]
 
+    def regions_at(self, pictures: Sequence[Image.Image], seen: Sequence[Detections]) -> list[Regions]:
+        """The regions of a few pictures whose objects are known: only the map network runs."""
+        return self.describe(seen, *self.maps(pictures))
+
     def see(self, pictures: Sequence[Image.Image]) -> tuple[list[Regions], list[Evidence]]:
         """The regions of pictures, and what a tuned map network sees in them besides."""
         found: list[Regions] = []

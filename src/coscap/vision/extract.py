@@ -21,17 +21,20 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from multiprocessing.synchronize import Event
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from PIL import Image
 
 from coscap.errors import UserError, shown
 from coscap.files import check_output, read_json, read_text, whole_file, whole_folder, write_json, write_text
 from coscap.progress import Advance, bar
+from coscap.vision.builtin import BuiltinDetector
 from coscap.vision.detectors import Detector, load_detector
 from coscap.vision.ids import image_id_of
+from coscap.vision.picodet import Detections
 from coscap.vision.pictures import PIXEL_LIMIT, open_picture, picture_suffixes
-from coscap.vision.regions import Recipe, Regions
+from coscap.vision.regions import GRID_LABEL, Recipe, Regions
 from coscap.vision.store import ROWS, RegionStore, StoreWriter
 
 PART = 128  # pictures in a part: a few seconds of work
@@ -235,6 +238,38 @@ def _start(job: ExtractJob, stop: Event | None = None) -> None:
     _worker["reuse"] = RegionStore.open(job.reuse) if job.reuse else None
 
 
+class _Waiting:
+    """Pictures that wait for a batch; with `known`, a store that has their detections."""
+
+    def __init__(self, detector: Detector, known: RegionStore | None) -> None:
+        self.detector, self.known = detector, known
+        self.indices: list[int] = []
+        self.ids: list[int] = []
+        self.pictures: list[Image.Image] = []
+
+    def add(self, index: int, image_id: int, picture: Image.Image) -> None:
+        self.indices.append(index)
+        self.ids.append(image_id)
+        self.pictures.append(picture)
+
+    def regions(self) -> dict[int, Regions]:
+        """Those of all that wait, by index; none waits afterwards."""
+        indices, ids, pictures = self.indices, self.ids, self.pictures
+        self.indices, self.ids, self.pictures = [], [], []
+        if not pictures:
+            return {}
+        if self.known is None:
+            return dict(zip(indices, self.detector.regions(pictures), strict=True))
+        seen = [_detections(self.known.get(image_id), self.known.recipe) for image_id in ids]
+        found = cast(BuiltinDetector, self.detector).regions_at(pictures, seen)
+        return dict(zip(indices, found, strict=True))
+
+
+def _detections(regions: Regions, recipe: Recipe) -> Detections:
+    own = (regions.labels != GRID_LABEL) & (regions.labels < len(recipe.classes))
+    return Detections(regions.boxes[own], regions.labels[own], regions.scores[own])
+
+
 def _make_part(path: Path, entries: Sequence[Entry]) -> int:
     """Compute one part and write it. A picture that cannot be read becomes a sentence, not an end."""
     job: ExtractJob = _worker["job"]
@@ -242,26 +277,25 @@ def _make_part(path: Path, entries: Sequence[Entry]) -> int:
     known: RegionStore | None = _worker["reuse"]
     found: dict[int, Regions] = {}
     bad: list[str] = []
-    pictures, waiting = [], []
+    new, moved = _Waiting(detector, None), _Waiting(detector, known)
     for index, entry in enumerate(entries):
         if _worker["stop"] is not None and _worker["stop"].is_set():
             return 0
-        image_id = entry.id
-        if known is not None and image_id in known:
-            found[index] = known.get(image_id)
+        held = known is not None and entry.id in known
+        if known is not None and held and known.recipe == detector.recipe:
+            found[index] = known.get(entry.id)
             continue
         try:
             picture = open_picture(entry.path, least_side=detector.least_side, pixel_limit=job.pixel_limit)
         except UserError as error:
             bad.append(str(error))
             continue
-        pictures.append(picture)
-        waiting.append(index)
-        if len(pictures) == detector.batch:
-            found.update(zip(waiting, detector.regions(pictures), strict=True))
-            pictures, waiting = [], []
-    if pictures:
-        found.update(zip(waiting, detector.regions(pictures), strict=True))
+        waiting = moved if held else new
+        waiting.add(index, entry.id, picture)
+        if len(waiting.pictures) == detector.batch:
+            found.update(waiting.regions())
+    found.update(new.regions())
+    found.update(moved.regions())
     _write_part(path, [(entries[index], found[index]) for index in sorted(found)], bad, detector.recipe.width)
     return len(entries)
 
@@ -310,7 +344,7 @@ def _recipe_of(job: ExtractJob) -> Recipe:
     recipe = job.load().recipe
     if job.reuse:
         other = RegionStore.open(job.reuse).recipe
-        if other != recipe:
+        if other != recipe and not other.detects_like(recipe):
             raise UserError(
                 f"{job.reuse} was made with the recipe {other.name}, and this run makes {recipe.name}: "
                 "they cannot be mixed."

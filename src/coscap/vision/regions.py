@@ -39,6 +39,12 @@ class Recipe:
     words: tuple[str, ...] = ()  # what labels from len(classes) on stand for
     most_words: int = 0  # at most this many words a picture
 
+    def detects_like(self, other: "Recipe") -> bool:
+        """Whether both have the same detections, of the built-in detector, and differ in their map only."""
+        detector, plus, _ = self.name.partition("+")
+        mine, others = (detector, self.classes, self.detections), (other.classes, other.detections)
+        return bool(plus) and mine == (other.name.partition("+")[0], *others)
+
     def label_name(self, label: int) -> str:
         """The class or word that a label stands for; not for a cell of the grid."""
         return self.classes[label] if label < len(self.classes) else self.words[label - len(self.classes)]
