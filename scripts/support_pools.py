@@ -4,21 +4,17 @@
 
 Of each picture 20 captions as `coscap caption` draws them, and those of the turns in which it may draw again; 20 as
 `--accurate` does, and a beam; and what the eyes see.
-It goes on where it was stopped. `read_pools` adds what is true by what people wrote: a word counts as borne out where a
-person's caption of the picture has it, its stem, or another word of its class; a caption counts as true where it names
-no object that nobody names and all its content words but one are borne out.
+It goes on where it was stopped. `read_pools` adds what is true by what people wrote (`coscap.metrics.reference_words`).
 """
 
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from nltk.stem.snowball import SnowballStemmer
 
 from coscap import Captioner
 from coscap.captioner import BEAM, FURTHER, LEAST_POOL, POOL
@@ -26,13 +22,13 @@ from coscap.contexts.judge import Judge, Judgement, detections_of
 from coscap.data import open_prepared
 from coscap.data.word_targets import pictures_in
 from coscap.files import read_json, whole_file, write_json
+from coscap.metrics.reference_words import ReferenceWords
 from coscap.progress import bar
 from coscap.seam import Caption, RegionArrays
 from coscap.search.config import SearchSettings
 from coscap.search.manner import ACCURATE, USUAL, beam_settings
 from coscap.search.select import rescore
 from coscap.text import load_classes
-from coscap.text.content import is_content
 from coscap.text.faults import faults
 from coscap.vision.pictures import open_picture
 from coscap.vision.published import open_regions
@@ -43,7 +39,6 @@ SHOWN = 5
 TURNS = tuple(
     f"turn {turn}" for turn in range(FURTHER + 1)
 )  # the draws of a picture after so many further turns
-stem = cache(SnowballStemmer("english").stem)
 
 
 # ---- draws of a captioner -------------------------------------------------------------------------------------------
@@ -160,13 +155,13 @@ def _picture(row: Any, vector: Any, words: Any, judge: Judge, prepared: Any, obj
     for before, turn in pairwise(TURNS):
         made[turn] = [*made[before], *made[turn]]
     pools = {**made, "accurate": [*made["calm"], *made["beam"]]}
-    similar, people = judge.similar(vector), People.of(prepared, image, objects.class_of)
+    similar = judge.similar(vector)
+    said = ReferenceWords(map(prepared.units, prepared.captions_of(image)), objects.class_of)
     found = Picture(row["image"], [prepared.text(each) for each in prepared.captions_of(image)], pools)
     for way, captions in pools.items():
         tokens = [caption.tokens for caption in captions]
-        found.marks[way] = [[people.bears_out(token) for token in each] for each in tokens]
-        columns = zip(tokens, found.marks[way], strict=True)
-        found.true[way] = [people.is_true(each, marks) for each, marks in columns]
+        found.marks[way] = [[said.bears_out(token) for token in each] for each in tokens]
+        found.true[way] = [said.is_true(each) for each in tokens]
         if way in (*TURNS, "accurate"):
             features = judge.features(tokens, words, similar, objects, row["detected"])
             found.rows[way] = [[features.row(token) for token in each] for each in tokens]
@@ -180,33 +175,6 @@ def _picture(row: Any, vector: Any, words: Any, judge: Judge, prepared: Any, obj
 
 def _caption(tokens: Sequence[str], log_probability: float) -> Caption:
     return Caption(tuple(tokens), log_probability, 0, np.zeros((len(tokens), 1), np.float32))
-
-
-@dataclass(frozen=True)
-class People:
-    """What people said of a picture."""
-
-    words: set[str]
-    stems: set[str]
-    classes: set[str]
-    class_of: dict[str, str]
-
-    @classmethod
-    def of(cls, prepared: Any, image: int, class_of: dict[str, str]) -> "People":
-        units = {unit for caption in prepared.captions_of(image) for unit in prepared.units(caption)}
-        words = units | {word for unit in units for word in unit.split()}
-        return cls(
-            words, {stem(word) for word in words}, {class_of[w] for w in words if w in class_of}, class_of
-        )
-
-    def bears_out(self, token: str) -> bool:
-        return (
-            token in self.words or stem(token) in self.stems or self.class_of.get(token, "") in self.classes
-        )
-
-    def is_true(self, tokens: Sequence[str], marks: Sequence[bool]) -> bool:
-        wrong = [token for token, mark in zip(tokens, marks, strict=True) if not mark and is_content(token)]
-        return len(wrong) <= 1 and not any(token in self.class_of for token in wrong)
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from coscap.data import open_prepared
 from coscap.errors import UserError
+from coscap.metrics.reference_words import ReferenceWords
 from coscap.models import build_model
 from coscap.report.runs import open_run
 from coscap.seam import Caption
@@ -180,6 +181,24 @@ def test_a_class_that_nobody_names_or_detects_is_invented(world):
         regions, labels=torch.full_like(regions.labels, 4), scores=torch.ones_like(regions.scores)
     )
     assert term.rewards(zebra, ids, samples)[0][0].tolist() == [0.0, 0.0, -0.5]
+
+
+def test_a_content_word_that_no_reference_bears_out_is_unsaid(world):
+    """It, its stem or another word of its class; function words cost nothing. What is true follows from it."""
+    said = ReferenceWords(
+        [["two", "dogs", "run", "on", "green grass"]],
+        {"dogs": "dog", "dog": "dog", "puppy": "dog", "zebra": "zebra"},
+    )
+    assert said.unsaid("a puppy running over the grass".split()) == []
+    assert said.unsaid(["green grass", "with", "a", "red", "zebra"]) == ["red", "zebra"]
+    assert said.is_true("a red dog".split()) and not said.is_true("a red big dog".split())
+    assert not said.is_true("a zebra".split())
+    term, _ = term_and_model(world, cider=0.0, f1=0.0, unsaid=0.25)
+    regions, ids = term.draw(torch.arange(2) * 7)
+    term.references = {int(name): ["a dog here", "grass"] for name in ids}
+    samples = [written("a dog", "dogs with a zebra", "a cat with a zebra")] * 2
+    rewards, parts = term.rewards(regions, ids, samples)
+    assert rewards[0].tolist() == [0.0, -0.25, -0.5] and parts["unsaid"].tolist() == [0, 1, 2] * 2
 
 
 def test_a_soft_best_is_worth_what_a_caption_adds_to_the_others(world):
@@ -370,7 +389,7 @@ def test_where_it_cannot_apply_it_is_refused_in_a_sentence(world, tmp_path):
         ),
         (
             ["model.kind=updown", "reward.cider=0", "reward.f1=0"],
-            "field reward: cider, f1 and invented are all 0",
+            "field reward: cider, f1, invented and unsaid are all 0",
         ),
         (["model.kind=updown", "reward.draws=1"], r"field reward\.draws is 1"),
     ):

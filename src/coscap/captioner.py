@@ -236,25 +236,40 @@ class Captioner:
         if safe and not settings.do_sample:
             further = self.generate(arrays, BEAM, beam, check=check)
             found = [[*captions, *more] for captions, more in zip(found, further, strict=True)]
-        found = rescore(self.model, arrays, found, self.vocabulary, check)
         seen: Sequence[Evidence | None] = [None] * len(regions) if evidence is None else evidence
         pools = [Pool(*each) for each in zip(found, drawn, regions, seen, strict=True)]
         for pool in pools:
             self._judge(pool)
         if pooled:
             self._draw_further(pools, arrays, count, settings, check)
+        if not self._judged_alone(evidence):
+            all_read = rescore(self.model, arrays, [pool.captions for pool in pools], self.vocabulary, check)
+            for pool, captions in zip(pools, all_read, strict=True):
+                pool.replace(captions)
+        chosen = [self._best(pool, n, variety) if pooled else pool.captions for pool in pools]
+        read = (
+            rescore(self.model, arrays, chosen, self.vocabulary, check)
+            if self._judged_alone(evidence)
+            else chosen
+        )
         results = []
-        for name, pool in zip(names, pools, strict=True):
-            made = {id(each): beam for each in pool.beam}  # the others by `settings`
-            captions = self._best(pool, n, variety) if pooled else pool.captions
+        for name, pool, captions, scored in zip(names, pools, chosen, read, strict=True):
+            of_beam = {id(each) for each in pool.beam}
             shown = [
                 photo_caption(
-                    each, pool.regions, made.get(id(each), settings), judged=pool.judged.get(each.tokens)
+                    each,
+                    pool.regions,
+                    beam if id(before) in of_beam else settings,
+                    judged=pool.judged.get(each.tokens),
                 )
-                for each in captions
+                for before, each in zip(captions, scored, strict=True)
             ]
             results.append(PhotoCaptions(name, tuple(shown)))
         return results
+
+    def _judged_alone(self, evidence: object) -> bool:
+        """Whether likelihood has no say in what is shown: then only what is shown need be read again."""
+        return evidence is not None and self.judge is not None and not self.judge.weights.worth[0]
 
     def _draw_further(
         self,
@@ -277,7 +292,6 @@ class Captioner:
                 return
             some = regions.take(np.array(short))
             more = self.generate(some, count, settings, turn=turn, check=check)
-            more = rescore(self.model, some, more, self.vocabulary, check)
             for at, captions in zip(short, more, strict=True):
                 pools[at].further += captions
                 self._judge(pools[at])

@@ -31,6 +31,11 @@ class Pool:
     def captions(self) -> list[Caption]:
         return [*self.found, *self.further]
 
+    def replace(self, captions: Sequence[Caption]) -> None:
+        """The same captions with other scores."""
+        size = len(self.found)
+        self.found, self.further = list(captions[:size]), list(captions[size:])
+
     @property
     def beam(self) -> list[Caption]:
         return self.found[self.drawn :]

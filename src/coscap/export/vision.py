@@ -30,6 +30,7 @@ class See(Graph):
     strides: Tensor  # (A,)
     grid: Tensor  # (G, 4)
     mean_share: Tensor  # (W,) of words that are seen
+    cells: Tensor  # (2, 64) x and y of each cell of the map
 
     def __init__(self, recipe: Recipe, reader: WordReader | None = None) -> None:
         super().__init__()
@@ -39,15 +40,17 @@ class See(Graph):
         self.register_buffer("strides", torch.from_numpy(anchors.strides))
         self.register_buffer("grid", torch.from_numpy(grid_boxes(recipe.grid)))
         classes, count = len(recipe.classes), len(anchors.strides)
-        cells = (MAP_CELLS, MAP_CELLS)
+        size = (MAP_CELLS, MAP_CELLS)
         self.inputs: tuple[Port, ...] = (
             Port("scores", ("P", classes, count)),
             Port("sides", ("P", 4 * BINS, count)),
-            Port("map", ("P", recipe.width, *cells)),
+            Port("map", ("P", recipe.width, *size)),
         )
         if reader is not None:
-            self.inputs += (Port("evidence", ("P", len(reader.words), *cells)),)
+            self.inputs += (Port("evidence", ("P", len(reader.words), *size)),)
             self.register_buffer("mean_share", torch.from_numpy(reader.mean_share))
+            at = (torch.arange(MAP_CELLS) + 0.5) / MAP_CELLS
+            self.register_buffer("cells", torch.stack(torch.meshgrid(at, at, indexing="xy")).flatten(1))
         self.fixed = len(self.inputs)
         found = recipe.detections + (recipe.most_words if reader else 0) + len(self.grid)
         self.outputs = (
@@ -64,7 +67,7 @@ class See(Graph):
         pictures, cells = scores.shape[0], self.grid.shape[0]
         boxes, labels, values = self._detect(scores, self._boxes(sides))
         grid, ones = self.grid.expand(pictures, -1, -1), torch.ones(pictures, cells)
-        none = torch.full((pictures, cells), GRID_LABEL)
+        none = torch.full((pictures, cells), GRID_LABEL, dtype=torch.int64)
         parts = [(self._pool(map, boxes), boxes, labels, values, values > 0)]
         if evidence is not None:
             parts.append(self._words(map, evidence))
@@ -88,9 +91,8 @@ class See(Graph):
         )  # (P, K)
         chosen = flat.gather(1, number[:, :, None].expand(-1, -1, flat.shape[2]))  # (P, K, 64)
         places = chosen.softmax(2)
-        at = (torch.arange(MAP_CELLS) + 0.5) / MAP_CELLS
         edges = []
-        for position in (at.repeat(MAP_CELLS), at.repeat_interleave(MAP_CELLS)):  # x, y of each cell
+        for position in self.cells:
             centre = places @ position  # (P, K)
             spread = (places @ position.square() - centre.square()).clamp(min=0).sqrt()
             edges.append((centre, SPREAD * spread + 0.5 / MAP_CELLS))

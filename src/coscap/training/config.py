@@ -151,6 +151,8 @@ class Reward(Section):
     """The score from which a class is sure."""
     invented: float = Field(default=0.0, ge=0)
     """What each class costs that a caption names, that no reference names and that the detector is not sure of."""
+    unsaid: float = Field(default=0.0, ge=0)
+    """What each content word costs that no reference has: neither it, nor its stem, nor another word of its class."""
     soft_best: float | None = Field(default=None, gt=0)
     """None: the mean reward of a picture's samples is raised. A number tau: tau log mean exp(r / tau), which is nearer
     to the best of them the smaller it is, so that samples which differ are worth more than one that is repeated."""
@@ -167,9 +169,9 @@ class Reward(Section):
 
     @model_validator(mode="after")
     def _worth_something(self) -> Self:
-        if self.cider == self.f1 == self.invented == 0:
+        if self.cider == self.f1 == self.invented == self.unsaid == 0:
             raise ValueError(
-                "cider, f1 and invented are all 0, so every caption is worth the same; give one a weight above 0"
+                "cider, f1, invented and unsaid are all 0, so all captions are worth the same; give one a weight"
             )
         if self.soft_best is not None and self.baseline == "greedy":
             raise ValueError(

@@ -32,7 +32,7 @@ COUNTED = {
 }  # the name of a term in the log, and the field of LossTerms that the objective counts for it
 # The names of a further term's parts begin with these.
 PSEUDO, TEXT, PARTIAL, REWARD = "pseudo_", "text_", "partial_", "reward_"
-REWARDED = ("value", "cider", "f1", "invented", "unlike", "unique")
+REWARDED = ("value", "cider", "f1", "invented", "unsaid", "unlike", "unique")
 ACTIVE = 0.01  # nats a word: a latent dimension with a greater KL carries something
 
 

@@ -2,6 +2,7 @@
 
 picture ─▶ n captions, sampled ─▶ r_i = cider x CIDEr-D(caption, references) + f1 x F1(classes named, classes sure)
                  │                      - invented x classes named that are neither in a reference nor sure
+                 │                      - unsaid x content words that no reference bears out
                  └─▶ loss = sum over i of (S - S_i) (-log p(x_i | I)),   its gradient is that of -E[S]
 
 S is what the n captions are worth together: the mean of r, or its soft maximum, and how unlike they are. S_i does not
@@ -28,6 +29,7 @@ from coscap.data.collate import region_batch
 from coscap.errors import UserError
 from coscap.metrics.grams import Grams, document_frequency, flat, inverse_frequency
 from coscap.metrics.overlap import compare
+from coscap.metrics.reference_words import ReferenceWords
 from coscap.metrics.references import read_references
 from coscap.metrics.words import token_groups
 from coscap.models import CaptionModel
@@ -151,16 +153,24 @@ class RewardTerm:
         """(P, n) what each caption is worth, and its parts by name, (P n,) each."""
         references = [self.references[image_id] for image_id in ids.tolist()]
         cider = self.cider([[each.text for each in one] for one in samples], references)
-        f1, invented = [], []
+        f1, invented, unsaid = [], [], []
         for row, sure in enumerate(self.sure(regions)):
-            known = sure.union(*(self.named(text.split()) for text in references[row]))
+            words = [text.split() for text in references[row]]
+            known, mentioned = (
+                sure.union(*map(self.named, words)),
+                ReferenceWords(words, self.prepared.classes.class_of),
+            )
             for each in samples[row]:
                 named = self.named(each.tokens)
                 f1.append(self.f1(named, sure))
                 invented.append(len(named - known))
-        parts = {"cider": cider, "f1": np.array(f1, np.float32), "invented": np.array(invented, np.float32)}
+                unsaid.append(len(mentioned.unsaid(each.tokens)))
+        parts = {"cider": cider}
+        for name, values in (("f1", f1), ("invented", invented), ("unsaid", unsaid)):
+            parts[name] = np.array(values, np.float32)
         value = np.float32(self.settings.cider) * cider + np.float32(self.settings.f1) * parts["f1"]
         value = value - np.float32(self.settings.invented) * parts["invented"]
+        value = value - np.float32(self.settings.unsaid) * parts["unsaid"]
         return value.reshape(len(samples), -1), {"value": value, **parts}
 
     def sure(self, regions: RegionBatch) -> list[set[int]]:

@@ -17,7 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -26,7 +28,10 @@ from coscap.errors import UserError
 MEAN = (0.485, 0.456, 0.406)  # ImageNet's, as in the graph's own first nodes
 DEVIATION = (0.229, 0.224, 0.225)
 ENTRANCE = "entrance."  # names of the nodes and weights that normalise the bytes
-WORDS, HALF = "words.", ".half"  # names of the head's weights; ending of weights in half precision
+WORDS = "words."  # names of the head's weights
+HALF, WHOLE = ".half", ".whole"  # endings of weights that are stored in 16 and 8 bits
+SCALE, WIDE = ".channel_scale", ".wide"  # what one in 8 bits is multiplied with, and as float32 before that
+LARGE = 10_000  # numbers from which on a weight is stored in 8 bits
 OPERATIONS = ("Conv", "Relu", "Mul", "Add", "Sigmoid", "GlobalAveragePool")
 
 
@@ -178,24 +183,31 @@ def read_head(path: Path) -> tuple[Tensor, Tensor]:
 def _float_weights(graph: Any) -> dict[str, Any]:
     from onnx import numpy_helper
 
+    stored = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
     weights = {}
-    for each in graph.initializer:
-        value = numpy_helper.to_array(each)
-        half = each.name.endswith(HALF)
-        weights[each.name.removesuffix(HALF)] = value.astype("float32") if half else value.copy()
+    for name, value in stored.items():
+        if name.endswith(WHOLE):
+            weight = name.removesuffix(WHOLE)
+            weights[weight] = value.astype("float32") * stored[weight + SCALE]
+        elif name.endswith(HALF):
+            weights[name.removesuffix(HALF)] = value.astype("float32")
+        elif not name.endswith(SCALE):
+            weights[name] = value.copy()
     return weights
 
 
 def _is_widening(node: Any) -> bool:
-    """A node that turns a weight that is stored in half precision into float32."""
-    return node.op_type == "Cast" and str(node.input[0]).endswith(HALF)
+    """A node that turns a weight that is stored in fewer bits into float32."""
+    return node.op_type in ("Cast", "Mul") and str(node.input[0]).endswith((HALF, WHOLE, WIDE))
 
 
-def save_tuned(network: WordNetwork, path: Path, *, half: bool = True) -> None:
-    """The tuned graph with outputs `map` and `evidence` (B, W, h, w); weights are stored in half precision, which a
-    session turns into float32 once, when it opens the file."""
-    import numpy as np
-    from onnx import TensorProto, helper, numpy_helper, save
+def save_tuned(network: WordNetwork, path: Path) -> None:
+    """The tuned graph with outputs `map` and `evidence` (B, W, h, w).
+
+    Large weights are stored as whole numbers of 8 bits with a scale for each output channel, smaller ones in half
+    precision; a session turns them into float32 once, when it opens the file.
+    """
+    from onnx import TensorProto, helper, save
 
     model = read_graph(network.backbone.path)
     graph = model.graph
@@ -206,21 +218,38 @@ def save_tuned(network: WordNetwork, path: Path, *, half: bool = True) -> None:
     kept = [each for each in graph.initializer if each.name.startswith(ENTRANCE)]
     del graph.initializer[:]
     graph.initializer.extend(kept)
-    casts = []
+    widening: list[Any] = []
     for name, value in tuned.items():
-        array = value.float().contiguous().numpy()
-        if half and array.ndim > 1:
-            graph.initializer.append(numpy_helper.from_array(array.astype(np.float16), name + HALF))
-            casts.append(helper.make_node("Cast", [name + HALF], [name], to=TensorProto.FLOAT))
-        else:
-            graph.initializer.append(numpy_helper.from_array(array, name))
+        arrays, nodes = _stored(name, value.float().contiguous().numpy())
+        graph.initializer.extend(arrays)
+        widening += nodes
     nodes = list(graph.node)
     nodes.append(helper.make_node("Conv", ["map", WORDS + "weight", WORDS + "bias"], ["evidence"]))
     del graph.node[:]
-    graph.node.extend([*casts, *nodes])
+    graph.node.extend([*widening, *nodes])
     shape: list[str | int | None] = ["batch", len(head.bias), "rows", "columns"]
     graph.output.append(helper.make_tensor_value_info("evidence", TensorProto.FLOAT, shape))
     save(model, str(path))
+
+
+def _stored(name: str, value: NDArray[np.float32]) -> tuple[list[Any], list[Any]]:
+    """A weight as its initializers, and the nodes that make float32 of them."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    if value.ndim < 2:
+        return [numpy_helper.from_array(value, name)], []
+    if value.size < LARGE:
+        cast = helper.make_node("Cast", [name + HALF], [name], to=TensorProto.FLOAT)
+        return [numpy_helper.from_array(value.astype(np.float16), name + HALF)], [cast]
+    scale = np.abs(value).max(axis=tuple(range(1, value.ndim)), keepdims=True) / 127
+    scale[scale == 0] = 1
+    whole = np.rint(value / scale).astype(np.int8)
+    arrays = [numpy_helper.from_array(whole, name + WHOLE), numpy_helper.from_array(scale, name + SCALE)]
+    nodes = [
+        helper.make_node("Cast", [name + WHOLE], [name + WIDE], to=TensorProto.FLOAT),
+        helper.make_node("Mul", [name + WIDE, name + SCALE], [name]),
+    ]
+    return arrays, nodes
 
 
 def _initializers(graph: Any) -> Iterator[tuple[str, Tensor]]:

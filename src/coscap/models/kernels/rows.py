@@ -20,7 +20,7 @@ class RowGroups:
     @classmethod
     def even(cls, pictures: int, draws: int, device: torch.device) -> "RowGroups":
         """`draws` rows for each picture, picture-major."""
-        owners = torch.arange(pictures, device=device).repeat_interleave(draws)
+        owners = torch.arange(pictures, device=device).repeat_interleave(draws, dim=0)
         return cls(pictures, draws, owners, None)
 
     @classmethod
