@@ -14,8 +14,10 @@ from coscap import Captioner
 from coscap.export.int8 import quantise
 from coscap.export.onnx import export
 from coscap.models import Pretrained, build_model, preset
+from coscap.models.pos import Pos
 from coscap.models.stepper import TorchStepper
 from coscap.models.stepper import candidates as torch_candidates
+from coscap.models.templates import TAGS
 from coscap.runtime import load_runtime
 from coscap.runtime.candidates import candidates, top
 from coscap.runtime.folder import session
@@ -79,6 +81,8 @@ def made_model(**settings: Any) -> Pretrained:
     with torch.no_grad():  # as it was drawn, every caption of a random model is the same
         for weight in model.parameters():
             weight.mul_(2.5)
+        if isinstance(model, Pos):
+            model.templates.copy_(torch.randint(1, len(TAGS), model.templates.shape))
     return Pretrained("made", model.eval(), VOCABULARY, RECIPE, OBJECTS, {})
 
 
@@ -107,6 +111,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "ag_cvae": {"kind": "ag_cvae", "decoder": "first", "category_deviation": 0.5},
     "ag_cvae_attention": {"kind": "ag_cvae", "object_latent_to": []},
     "lnfmm": {"kind": "lnfmm", "text_latent": 4, "flow_layers": 3, "flow_width": 8, "temperature_mode": "power"},
+    "pos": {"kind": "pos", "templates": 6},
+    "pos_gumbel": {"kind": "pos", "templates": 6, "template_choice": "gumbel", "object_latent_to": []},
     "updown_first": {"kind": "updown", "decoder": "first"},
     "updown": {"kind": "updown", "mean_over": "detections", "detections": 1},
 }  # fmt: skip

@@ -242,16 +242,13 @@ class Captioner:
             self._judge(pool)
         if pooled:
             self._draw_further(pools, arrays, count, settings, check)
-        if not self._judged_alone(evidence):
+        judged_alone = self._judged_alone(evidence)
+        if not judged_alone:
             all_read = rescore(self.model, arrays, [pool.captions for pool in pools], self.vocabulary, check)
             for pool, captions in zip(pools, all_read, strict=True):
                 pool.replace(captions)
         chosen = [self._best(pool, n, variety) if pooled else pool.captions for pool in pools]
-        read = (
-            rescore(self.model, arrays, chosen, self.vocabulary, check)
-            if self._judged_alone(evidence)
-            else chosen
-        )
+        read = rescore(self.model, arrays, chosen, self.vocabulary, check) if judged_alone else chosen
         results = []
         for name, pool, captions, scored in zip(names, pools, chosen, read, strict=True):
             of_beam = {id(each) for each in pool.beam}
@@ -303,7 +300,10 @@ class Captioner:
             return
         detected = {} if recipe is None else detections_of(pool.regions, recipe)
         captions = pool.captions
-        judged = self.judge.judge([each.tokens for each in captions], pool.evidence, self.objects, detected)
+        pool.known = pool.known or self.judge.known(pool.evidence)
+        judged = self.judge.judge_words(
+            [each.tokens for each in captions], *pool.known, self.objects, detected
+        )
         pool.judged = {caption.tokens: each for caption, each in zip(captions, judged, strict=True)}
 
     def _best(self, pool: Pool, n: int, variety: float) -> list[Caption]:

@@ -3,6 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
+from coscap.contexts.bank import NeighbourCaptions
 from coscap.contexts.judge import Judgement, SupportWeights
 from coscap.seam import Caption
 from coscap.search.select import per_token, unit_interval
@@ -23,6 +27,9 @@ class Pool:
     regions: Regions
     evidence: Evidence | None
     further: list[Caption] = field(default_factory=list)  # drawn because too few were borne out
+    known: tuple[NDArray[np.float32], NeighbourCaptions | None] | None = (
+        None  # of `Judge.known`, once it is asked
+    )
     judged: dict[tuple[str, ...], Judgement] = field(
         default_factory=dict
     )  # by tokens; a text may have several

@@ -140,8 +140,12 @@ class Judge:
         detected: Mapping[str, float],
     ) -> list[Judgement]:
         """All captions that were drawn for a picture, as tokens; detected: the best score of each class in it."""
-        probabilities = self.reader.probabilities(evidence.words)
-        return self.judge_words(captions, probabilities, self.similar(evidence.vector), objects, detected)
+        return self.judge_words(captions, *self.known(evidence), objects, detected)
+
+    def known(self, evidence: Evidence) -> tuple[NDArray[np.float32], NeighbourCaptions | None]:
+        """What is known of a picture before any caption of it: the probability of each word, and what people wrote
+        about similar pictures."""
+        return self.reader.probabilities(evidence.words), self.similar(evidence.vector)
 
     def similar(self, vector: NDArray[np.float32]) -> NeighbourCaptions | None:
         """What people wrote about the pictures of the bank most like one of this vector."""

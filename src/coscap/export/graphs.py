@@ -53,6 +53,7 @@ class StartGraph(Graph):
     """features, boxes, labels, scores, mask -> keys, values, masked, gates of decoder and priors"""
 
     name, fixed = "start", 5
+    choices: Tensor | None  # (K, Z) of a latent that is one of K
 
     def __init__(self, model: CaptionModel) -> None:
         super().__init__()
@@ -65,7 +66,11 @@ class StartGraph(Graph):
             Port("scores", ("P", "R")),
             Port("mask", ("P", "R"), "bool"),
         )
+        choices = model.choices() if isinstance(model, CaptionLatentModel) else None
+        self.register_buffer("choices", None if choices is None else choices.detach())
         self.outputs = _pictures(model)
+        if choices is not None:
+            self.outputs += (Port("context_choices", tuple(choices.shape)),)
 
     def forward(
         self, features: Tensor, boxes: Tensor, labels: Tensor, scores: Tensor, mask: Tensor
@@ -75,7 +80,8 @@ class StartGraph(Graph):
         regions = model.regions(RegionBatch(features, boxes, labels, scores, mask, labels[:, 0]), trim=False)
         encoded = model.decoder.encode(regions)
         gates = [each.pictures(regions.mean).expand(regions.mean.shape[0], -1) for each in _gates(model)[1:]]
-        return (*encoded.cell[:3], encoded.gates, *gates, *self._components(regions))
+        choices = () if self.choices is None else (self.choices.clone(),)
+        return (*encoded.cell[:3], encoded.gates, *gates, *self._components(regions), *choices)
 
     def _components(self, regions: RegionValues) -> tuple[Tensor, ...]:
         if isinstance(self.model, CaptionLatentModel):

@@ -330,6 +330,7 @@ def _manifest(pretrained: Pretrained, graphs: list[Graph]) -> dict[str, Any]:
             if port.name.endswith("_noise")
         },
         "temperature_mode": model.config.temperature_mode,
+        "choice": model.config.template_choice,  # of a latent that is one of several
         "tokens": {"pad": PAD, "start": START, "end": END, "unknown": UNK},
         "recipe": None if recipe is None else recipe.fields(),
         "notes": "picodet-s.onnx and map.onnx: PaddlePaddle Authors, Apache-2.0, changed by coscap.",

@@ -31,6 +31,10 @@ class CaptionLatentModel(CaptionModel):
     def draw_caption(self, condition: Tensor, noise: Tensor, temperature: float) -> Tensor:
         """z ~ p(z | I) of each row. condition: (N, D), noise: (N, Z) normals -> (N, Z)"""
 
+    def choices(self) -> Tensor | None:
+        """The values that z can have, (K, Z), where `condition` is log p of each; None where z is continuous."""
+        return None
+
     def start_latents(
         self, regions: RegionValues, context_keys: Tensor, object_keys: Tensor, given: Latents
     ) -> LatentStart:

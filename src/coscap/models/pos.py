@@ -50,7 +50,6 @@ class Pos(CaptionLatentModel):
 
     title = "POS"
     embeds_words = False
-    exports = False  # which template a draw follows depends on the picture's other draws
     own_settings = ("templates", "template_choice")
     token_tags: Tensor  # (V,) the part of speech of each token
     templates: Tensor  # (K, LENGTH)
@@ -110,8 +109,13 @@ class Pos(CaptionLatentModel):
     def condition_width(self) -> int:
         return self.config.templates
 
+    def choices(self) -> Tensor:
+        """Every template, encoded."""
+        return self.encoder(self.templates)  # type: ignore[no-any-return]
+
     def draw_caption(self, condition: Tensor, noise: Tensor, temperature: float) -> Tensor:
-        raise NotImplementedError("templates are chosen for all draws of a picture together, see `start`")
+        """Templates are chosen for all draws of a picture together (`start`): a graph is given what to use."""
+        return noise
 
     @torch.no_grad()
     def start(self, regions: RegionBatch, draws: int, **options: Any) -> DecodeState:
@@ -121,7 +125,7 @@ class Pos(CaptionLatentModel):
         assert latent is not None and latent.condition is not None
         logs, keys = latent.condition[::draws], latent.keys[::draws]  # (P, K), (P,)
         chosen = self.choose(logs, keys, draws, state.shared.temperatures[0]).flatten()  # (N,)
-        drawn = latent.next(self.encoder(self.templates[chosen]), latent.prior, 0)
+        drawn = latent.next(self.choices()[chosen], latent.prior, 0)
         return replace(state, context=replace(drawn, condition=None))
 
     def choose(self, logs: Tensor, keys: Tensor, draws: int, temperature: float) -> Tensor:
@@ -136,4 +140,4 @@ class Pos(CaptionLatentModel):
         return ranked[:, torch.arange(draws, device=logs.device) % logs.shape[1]]
 
     def draw(self, tokens: UniqueTokens, state: DecodeState) -> tuple[LatentState | None, LatentState | None]:
-        return state.context, None
+        return super().draw(tokens, state) if torch.compiler.is_exporting() else (state.context, None)

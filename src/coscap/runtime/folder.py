@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from coscap.errors import UserError
 from coscap.files import read_json, sha256
-from coscap.runtime.stepper import GraphStepper
+from coscap.runtime.stepper import GUMBEL, LIKELIEST, GraphStepper
 from coscap.text.objects import ObjectClasses, load_classes
 from coscap.text.vocabulary import Vocabulary
 from coscap.vision.regions import Recipe, check_recipe
@@ -159,6 +159,7 @@ def _is_whole(manifest: dict[str, Any]) -> bool:
         and {*GRAPHS, *([INT8_STEP] if manifest["int8"] else [])} <= set(digests)
         and (recipe is None or isinstance(recipe, dict))
         and manifest.get("temperature_mode") in ("scale", "power")
+        and manifest.get("choice", LIKELIEST) in (LIKELIEST, GUMBEL)
         and all(
             isinstance(table, dict)
             and all(isinstance(width, int) and 0 <= width < MOST_WIDTH for width in table.values())

@@ -11,13 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coscap.noise import CONTEXT_NOISE, OBJECT_NOISE, Words, normals, row_keys
+from coscap.noise import CONTEXT_NOISE, OBJECT_NOISE, Words, normals, row_keys, uniforms
 from coscap.runtime.candidates import candidates
 from coscap.seam import Candidates, Floats, Ints, LatentValues, RegionArrays, TokenMask
 
 Arrays = Mapping[str, NDArray[Any]]
 COLUMNS = ("keys", "values", "masked", "object_keys", "object_means")  # of pictures: a column for each region
 STREAMS = {"context": CONTEXT_NOISE, "object": OBJECT_NOISE}
+LIKELIEST, GUMBEL = (
+    "likeliest",
+    "gumbel",
+)  # how one of several values is chosen for each draw, as in coscap.models.pos
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,13 @@ class Given:
 
     def take(self, rows: Ints) -> "Given":
         return Given(self.values[rows], self.lengths[rows])
+
+    def or_else(self, other: "Given") -> "Given":
+        """The first value of each row, that of the other where none is given."""
+        own = self.lengths > 0  # (N,)
+        return Given(
+            np.where(own[:, None, None], self.values[:, :1], other.values), np.ones_like(self.lengths)
+        )
 
 
 @dataclass(frozen=True)
@@ -89,7 +100,9 @@ class GraphStepper:
         self._latents: dict[str, int] = manifest["latents"]  # normals that a draw of context (, object) takes
         self._states: dict[str, int] = manifest["states"]  # widths; 0: one number for each row
         self._quiet = manifest["temperature_mode"] == "scale"  # no noise is needed where the temperature is 0
+        self._choice: str = manifest.get("choice", LIKELIEST)
         self._encoded = [each.name for each in start.get_outputs()]
+        self._once = "context_condition" in self._encoded  # z is drawn before the first token, and stays
         self._outputs = [each.name for each in step.get_outputs()]
         self._inputs = {each.name for each in step.get_inputs()}
         self.latent_names: tuple[str, ...] = ("context", "objects")[: len(self._latents)]
@@ -107,19 +120,34 @@ class GraphStepper:
     ) -> GraphState:
         regions = RegionArrays.of(regions)
         rows = len(regions) * draws
+        pictures, given = self._pictures(regions), _given(latents, rows)
+        keys = row_keys(seed, regions.keys, range(draws))
+        if "context_choices" in pictures:
+            chosen = self._chosen(pictures, keys[::draws], draws, latent_temperature)
+            given["context"] = chosen if "context" not in given else given["context"].or_else(chosen)
         return GraphState(
-            pictures=self._pictures(regions),
+            pictures=pictures,
             width=regions.mask.shape[1],
             temperatures=np.full(2, latent_temperature, np.float32),
             owners=np.repeat(np.arange(len(regions)), draws),
-            keys=row_keys(seed, regions.keys, range(draws)),
+            keys=keys,
             arrays={
                 name: np.zeros((rows, width), np.float32) if width else np.zeros(rows, np.int64)
                 for name, width in self._states.items()
             },
-            given=_given(latents, rows),
+            given=given,
             history=() if record else None,
         )
+
+    def _chosen(self, pictures: Arrays, keys: Words, draws: int, temperature: float) -> Given:
+        """A value for each draw of each picture: the likeliest ones, or those that Gumbel noise puts first."""
+        logs = pictures["context_condition"]  # (P, K)
+        if self._choice == GUMBEL:
+            u = uniforms(keys, CONTEXT_NOISE, 0, logs.shape[1])
+            logs = logs - (temperature * np.log(-np.log(u))).astype(logs.dtype)
+        ranked = np.argsort(-logs, axis=1, kind="stable")
+        chosen = ranked[:, np.arange(draws) % logs.shape[1]].ravel()  # (P draws,)
+        return Given(pictures["context_choices"][chosen][:, None], np.ones(len(chosen), np.int64))
 
     def _pictures(self, regions: RegionArrays) -> Arrays:
         """What the step needs of pictures. Those of the last call are kept: what was found is rescored next."""
@@ -183,7 +211,8 @@ class GraphStepper:
             values = np.ascontiguousarray(given.values[np.arange(state.rows), last], np.float32)
             use = (number_of < given.lengths).astype(np.int64)
         noise = np.zeros((state.rows, width), np.float32)
-        if not (self._quiet and state.temperatures[0] == 0) and not use.all():
+        needed = not use.all() and not (self._once and state.step)
+        if needed and not (self._quiet and state.temperatures[0] == 0):
             noise = normals(state.keys, STREAMS[name], number, width)
         return {f"{name}_noise": noise, f"{name}_given": values, f"{name}_use": use}
 

@@ -156,10 +156,8 @@ class RewardTerm:
         f1, invented, unsaid = [], [], []
         for row, sure in enumerate(self.sure(regions)):
             words = [text.split() for text in references[row]]
-            known, mentioned = (
-                sure.union(*map(self.named, words)),
-                ReferenceWords(words, self.prepared.classes.class_of),
-            )
+            known = sure.union(*map(self.named, words))
+            mentioned = ReferenceWords(words, self.prepared.classes.class_of)
             for each in samples[row]:
                 named = self.named(each.tokens)
                 f1.append(self.f1(named, sure))
