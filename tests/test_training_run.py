@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from coscap.models import load_pretrained
 from coscap.training.config import TrainConfig, read_config
 from coscap.training.lock import run_lock
 from coscap.training.run import train_run
+from coscap.training.start import check_start
+from coscap.vision.regions import Recipe
 from training_world import lines, make_neighbours, make_world
 
 HERE = Path(__file__).parent
@@ -85,6 +88,19 @@ def test_begins_with_the_weights_of_another_model(world: Path, tmp_path: Path) -
         torch.testing.assert_close(tensor, known[name], rtol=1e-6, atol=1e-8)
     with pytest.raises(UserError, match=r"field start: .* has another shape .*give `model` the sizes"):
         train_run(config(world, "steps=1", "model.language_lstm=8", *begin), tmp_path / "other", device="cpu")
+
+
+def test_eyes_that_were_tuned_further_are_learnt_and_others_refused(
+    world: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train_run(config(world, "steps=1"), tmp_path / "first", device="cpu")
+    before = Recipe("eyes-1/2", 4, ("dog",), 3, 1, words=("red", "grass"), most_words=2)
+    loaded = replace(load_pretrained(tmp_path / "first" / "last"), recipe=before)
+    check_start(loaded, replace(before, name="eyes-2/2"))
+    assert "saw regions of eyes-1/2 before, and learns those of eyes-2/2" in caplog.text
+    for other in (replace(before, name="eyes-2/2", words=("grass", "red")), replace(before, most_words=3)):
+        with pytest.raises(UserError, match="was trained on regions of the recipe eyes-1/2"):
+            check_start(loaded, other)
 
 
 @pytest.mark.parametrize("kind", ["seq_cvae", "cos_cvae", "ag_cvae", "lnfmm"])

@@ -1,6 +1,8 @@
 """Training that begins with another model: the same one, or one without latents that is given some."""
 
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -8,8 +10,11 @@ from torch import Tensor
 from coscap.data import Prepared
 from coscap.errors import UserError
 from coscap.models import KINDS, ModelConfig
-from coscap.models.hub import load_pretrained
+from coscap.models.hub import Pretrained, load_pretrained
 from coscap.vision.published import Store
+from coscap.vision.regions import Recipe
+
+logger = logging.getLogger("coscap.training")
 
 
 def weights_to_begin_with(
@@ -33,7 +38,7 @@ def weights_to_begin_with(
     loaded = load_pretrained(name)
     loaded.check_vocabulary(prepared.vocabulary)
     if "regions" not in anew:
-        loaded.check_recipe(store.recipe)
+        check_start(loaded, store.recipe)
     given = {
         key: weight
         for key, weight in loaded.model.state_dict().items()
@@ -53,6 +58,25 @@ def weights_to_begin_with(
             "give `model` the sizes of that model."
         )
     return {key: weight for key, weight in begun.items() if weight is not None}
+
+
+def check_start(loaded: Pretrained, recipe: Recipe) -> None:
+    """The model's own regions, or the same ones seen by eyes that were tuned further: training goes on with those."""
+    before = loaded.recipe
+    if (
+        before is not None
+        and before != recipe
+        and replace(before, name=recipe.name) == recipe
+        and before.words
+    ):
+        logger.warning(
+            "%s saw regions of %s before, and learns those of %s from now on",
+            loaded.source,
+            before.name,
+            recipe.name,
+        )
+    else:
+        loaded.check_recipe(recipe)
 
 
 def _belongs(key: str, part: str) -> bool:
