@@ -12,7 +12,7 @@ A folder of arrays that are mapped, not read, so that a bank opens in millisecon
     caption_starts.npy    (C+1,)  uint32
     picture_starts.npy    (N+1,)  uint32  picture i has the captions picture_starts[i] .. picture_starts[i + 1] - 1
     grams.npy             (G,)    uint64  rising; the n-grams (n = 1..4) that more than one picture has
-    frequencies.npy       (G,)    uint32  how many pictures have each
+    frequencies.npy       (G,)    uint16  how many pictures have each (uint32 in a large bank)
 """
 
 from collections.abc import Sequence
@@ -123,7 +123,7 @@ class Bank:
             return np.full(len(grams), np.log(max(2, len(self))))
         places = np.searchsorted(known, grams).clip(max=len(known) - 1)
         df = np.where(known[places] == grams, frequencies[places], 1)
-        weights: NDArray[np.float64] = np.log(float(max(2, len(self)))) - np.log(df)
+        weights: NDArray[np.float64] = np.log(float(max(2, len(self)))) - np.log(df, dtype=np.float64)
         return weights
 
     def _check(self) -> None:
@@ -294,7 +294,7 @@ def write_bank(
 
 def _frequencies(
     rows: Sequence[Sequence[NDArray[np.uint16]]],
-) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+) -> tuple[NDArray[np.uint64], NDArray[np.unsignedinteger[Any]]]:
     """The n-grams that more than one picture has, and how many have each."""
     each = []
     for captions in rows:
@@ -302,7 +302,8 @@ def _frequencies(
         each.append(np.unique(np.concatenate([np.zeros(0, np.uint64), *parts])))
     grams, counts = np.unique(np.concatenate([np.zeros(0, np.uint64), *each]), return_counts=True)
     often = counts > 1
-    return grams[often], counts[often].astype(np.uint32)
+    counts = counts[often]
+    return grams[often], counts.astype(np.promote_types(np.uint16, np.min_scalar_type(counts.max(initial=0))))
 
 
 def _principal(rows: NDArray[np.floating], dimensions: int) -> NDArray[np.float16]:
