@@ -38,7 +38,7 @@ lowest:
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python scripts/lowest.py > $(LOWEST)/lowest.txt
 	$(LOWEST_PIP) torch
-	$(LOWEST_PIP) -e '.[bulk,coco,detectors,export,heic,metrics,plots,serve,train]' pytest hypothesis httpx
+	$(LOWEST_PIP) -e '.[bulk,coco,detectors,export,heic,metrics,plots,serve,train]' pytest hypothesis httpx defusedxml
 	$(LOWEST)/bin/python -m pytest
 
 soak: $(VENV)/.dev

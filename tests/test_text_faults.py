@@ -3,7 +3,7 @@
 import pytest
 
 from coscap.text import load_classes
-from coscap.text.faults import faults, joined_endings, mend_articles
+from coscap.text.faults import faults, mend_articles, mended
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,12 @@ def test_articles(before: str, after: str) -> None:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("a cat with a collar on it 's head", "a cat with a collar on it's head"),
+        ("a umbrella with a collar on it 's head", "an umbrella with a collar on its head"),
+        ("a dog that has it 's mouth open", "a dog that has its mouth open"),
         ("a dog that does n't move", "a dog that doesn't move"),
-        ("it 's", "it's"),
+        ("it 's a cat", "it's a cat"),
         ("the 'stop sign", "the 'stop sign"),
     ],
 )
-def test_endings_are_joined(before: str, after: str) -> None:
-    assert joined_endings(before) == after
+def test_a_caption_is_mended_before_it_is_shown(before: str, after: str) -> None:
+    assert mended(before) == after

@@ -16,7 +16,7 @@ from coscap.vision.detectors import load_detector
 from coscap.vision.picodet import Anchors, decode
 from coscap.vision.pictures import open_picture
 from coscap.vision.pooling import grid_boxes, pool, unit
-from coscap.vision.regions import GRID_LABEL
+from coscap.vision.regions import GRID_LABEL, Regions, noise_key
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -193,3 +193,23 @@ def test_torchvision_is_asked_for() -> None:
     else:
         with pytest.raises(UserError, match="no Faster R-CNN called"):
             load_detector("torchvision:resnet50")
+
+
+def test_noise_follows_from_what_is_seen_and_not_from_the_last_digits(detector) -> None:
+    photos = [open_picture(path, least_side=detector.least_side) for path in sorted(EXAMPLES.glob("*.jpg"))]
+    everything = detector.regions(photos)
+    assert len({noise_key(each) for each in everything}) == len(photos)
+    random = np.random.default_rng(0)
+    for seen in everything:
+        parts = {name: getattr(seen, name) for name in ("features", "boxes", "scores")}
+        other = {
+            name: np.asarray(values * (1 + 1e-6 * random.standard_normal(values.shape)), values.dtype)
+            for name, values in parts.items()
+        }
+        other["features"] = other["features"].copy()
+        other["features"][0, 0] += np.float16(0.01)
+        assert noise_key(Regions(**other, labels=seen.labels)) == noise_key(seen)
+        cells = [np.asarray(values)[seen.labels == GRID_LABEL] for values in (*parts.values(), seen.labels)]
+        grid = Regions(cells[0], cells[1], labels=cells[3], scores=cells[2])
+        changed = Regions(-cells[0], cells[1], labels=cells[3], scores=cells[2])
+        assert noise_key(grid) != noise_key(changed)  # nothing else tells pictures of bare cells apart

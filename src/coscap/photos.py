@@ -14,7 +14,7 @@ from coscap.contexts.judge import Judgement
 from coscap.errors import UserError
 from coscap.seam import Caption, LatentValues
 from coscap.search.config import SearchSettings
-from coscap.text.faults import joined_endings, mend_articles
+from coscap.text.faults import mend_articles, mended
 from coscap.vision.pictures import PIXEL_LIMIT, open_picture
 from coscap.vision.regions import Regions
 
@@ -179,7 +179,7 @@ def photo_caption(
         )
     log_probability = round(caption.log_probability, 6)
     return PhotoCaption(
-        joined_endings(mend_articles(caption.text)),
+        mended(caption.text),
         log_probability,
         tuple(words),
         caption,

@@ -10,7 +10,7 @@ from coscap.contexts.bank import NeighbourCaptions
 from coscap.contexts.judge import Judgement, SupportWeights
 from coscap.seam import Caption
 from coscap.search.select import per_token, unit_interval
-from coscap.text.faults import faults, mend_articles
+from coscap.text.faults import faults, mended
 from coscap.text.objects import ObjectClasses
 from coscap.vision.regions import Regions
 from coscap.vision.words import Evidence
@@ -50,7 +50,7 @@ class Pool:
     def good(self, weights: SupportWeights) -> int:
         """How many of the texts can be shown without reserve."""
         good = (tokens for tokens, each in self.judged.items() if tier(each, weights) == 0)
-        return len({mend_articles(" ".join(tokens)) for tokens in good})
+        return len({mended(" ".join(tokens)) for tokens in good})
 
     def ranks(self, weights: SupportWeights) -> tuple[list[float], list[int]]:
         """Worth and tier of each caption."""

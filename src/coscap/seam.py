@@ -6,16 +6,14 @@ best candidates for the next one. `select` copies, drops or reorders rows betwee
 are NumPy arrays; a state lives where its model lives: in memory, on a GPU, in a runtime.
 """
 
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from coscap.vision.regions import Regions
+from coscap.vision.regions import Regions, noise_key
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.floating]
@@ -79,9 +77,8 @@ class RegionArrays:
         return cls(**{each.name: _array(getattr(batch, each.name)) for each in fields(cls)})
 
     @classmethod
-    def stack(cls, pictures: "Sequence[Regions]") -> "RegionArrays":
-        """Several pictures' regions, padded. A picture's key is a checksum of its features at half precision, as
-        stores keep them: the same in any batch, from a store or fresh from the detector."""
+    def stack(cls, pictures: Sequence[Regions]) -> "RegionArrays":
+        """Several pictures' regions, padded."""
         count, most = len(pictures), max(1, *(len(each) for each in pictures))
         (width,) = {each.features.shape[1] for each in pictures}
         arrays = cls(
@@ -99,7 +96,7 @@ class RegionArrays:
             arrays.labels[row, :size] = each.labels
             arrays.scores[row, :size] = each.scores
             arrays.mask[row, :size] = True
-            arrays.keys[row] = zlib.crc32(np.ascontiguousarray(each.features, dtype=np.float16).data)
+            arrays.keys[row] = noise_key(each)
         return arrays
 
     def __len__(self) -> int:

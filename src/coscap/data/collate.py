@@ -1,6 +1,5 @@
 """Regions and captions into padded tensors."""
 
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from coscap.data.batch import Batch, RegionBatch
 from coscap.data.prepared import Prepared
 from coscap.text.vocabulary import END, PAD, SLOT, SLOTS
-from coscap.vision.regions import GRID_LABEL, Regions
+from coscap.vision.regions import GRID_LABEL, Regions, noise_key
 
 
 def choose(regions: Regions, detections: int | None = None, grid: bool = True) -> Regions:
@@ -29,12 +28,8 @@ def choose(regions: Regions, detections: int | None = None, grid: bool = True) -
 def region_batch(
     pictures: Sequence[Regions], detections: int | None = None, grid: bool = True
 ) -> RegionBatch:
-    """P pictures, padded to the largest set of regions among them.
-
-    A picture's key is a checksum of all its features at half precision, as stores keep them: the noise of its
-    draws is the same in any batch, in any order, from a store or fresh from the detector, and whichever of
-    its regions are chosen.
-    """
+    """P pictures, padded to the largest set of regions among them. The noise of a picture's draws is the same
+    whichever of its regions are chosen."""
     chosen = [choose(regions, detections, grid) for regions in pictures]
     if not chosen:
         raise ValueError("a batch needs at least one picture")
@@ -56,7 +51,7 @@ def region_batch(
         labels[row, :size] = regions.labels
         scores[row, :size] = regions.scores
         mask[row, :size] = True
-        keys[row] = zlib.crc32(np.ascontiguousarray(whole.features, dtype=np.float16).data)
+        keys[row] = noise_key(whole)
     return RegionBatch(
         torch.from_numpy(features).float(),
         torch.from_numpy(boxes),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coscap.seam import Caption, Check, Checked, Ints, RegionArrays, RegionLike, S, SearchModel
 from coscap.search.beam import counts_within
-from coscap.text.faults import mend_articles
+from coscap.text.faults import mended
 from coscap.text.vocabulary import END, PAD, START, Vocabulary
 
 
@@ -96,7 +96,7 @@ def select(
     tiers = [0] * len(captions) if tiers is None else tiers
     first: dict[str, int] = {}  # the best place of each text as it is shown
     for place in sorted(range(len(captions)), key=lambda i: (tiers[i], -worth[i], captions[i].text)):
-        first.setdefault(mend_articles(captions[place].text), place)
+        first.setdefault(mended(captions[place].text), place)
     rest, taken = list(first.values()), list[int]()
     pairs = {place: _pairs(captions[place].tokens) for place in rest}
     overlap = dict.fromkeys(rest, 0.0)

@@ -24,6 +24,9 @@ BETWEEN = frozenset("is are that".split())  # of a subject and its deed
 _CONSONANT = ("uni", "use", "usu", "uti", "eu", "ewe", "one", "once", "ufo", "ukulele", "urin")
 _NOT_CONSONANT = ("unid", "unin", "unim")
 _ENDING = re.compile(r" ('s|n't|'re|'ll|'ve)\b")  # tokens that belong to the word before them
+_POSSESSIVE = re.compile(
+    r"\b(on|with|in|of|to|at|over|from|under|near|for|by|behind|into|around|off|through|has) it 's\b"
+)
 _VOWEL = ("hour", "honest", "honor", "heir", "herb")
 
 
@@ -74,7 +77,12 @@ def mend_articles(text: str, between: str = " ") -> str:
     return between.join(words)
 
 
-def joined_endings(text: str) -> str:
+def mended(text: str) -> str:
+    """A caption's tokens as they are shown: articles, endings, and "on it 's head" as "on its head"."""
+    return _joined_endings(mend_articles(_POSSESSIVE.sub(r"\1 its", text)))
+
+
+def _joined_endings(text: str) -> str:
     """ "it 's head" becomes "it's head", "does n't" becomes "doesn't"."""
     return _ENDING.sub(r"\1", text)
 

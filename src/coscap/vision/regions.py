@@ -1,5 +1,6 @@
 """Regions: what the model sees of one picture."""
 
+import zlib
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from coscap.errors import UserError
 
 GRID_LABEL = -1  # the label of a region that is a cell of the grid, not a detected object
+SURE = 0.3  # score from which on a region counts for the key of its picture's noise
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,19 @@ class Regions:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+
+def noise_key(regions: Regions) -> int:
+    """What the noise of a picture's draws follows from, besides the user's seed: the labels that are seen for sure,
+    and the first region with its box to 1/64. Processors and versions of libraries differ in the last digits of all
+    numbers, and draws should not. Where nothing has a label, a checksum of the features at half precision.
+
+    The same in any batch, from a store or fresh from the detector."""
+    labels = regions.labels[(regions.labels != GRID_LABEL) & (regions.scores >= SURE)]
+    if not len(regions) or regions.labels[0] == GRID_LABEL:
+        return zlib.crc32(np.ascontiguousarray(regions.features, dtype=np.float16).data)
+    place = np.rint(regions.boxes[0] * 64)  # rounded: boxes often end at 0 or 1
+    return zlib.crc32(np.concatenate([regions.labels[:1], np.sort(labels), place]).astype("<i4").data)
 
 
 @dataclass(frozen=True)
