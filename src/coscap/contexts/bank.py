@@ -154,14 +154,22 @@ class NeighbourCaptions:
     tokens: NDArray[np.uint16]  # (T,)
     lengths: NDArray[np.int64]  # (R,) tokens of each caption
     pictures: NDArray[np.int64]  # (T,) the place of each token's picture among the pictures
+    _agreed: dict[tuple[tuple[str, ...], int], float] = field(default_factory=dict, repr=False)
 
     def consensus(self, captions: Sequence[Sequence[str]], best: int = BEST) -> NDArray[np.float64]:
-        """How well each caption agrees with these: the mean of its `best` highest similarities to one of them. (K,)"""
-        found = self.similarity(captions)
-        if not found.size:
-            return np.zeros(len(captions))
-        means: NDArray[np.float64] = np.sort(found, axis=1)[:, ::-1][:, :best].mean(axis=1)
-        return means
+        """How well each caption agrees with these: the mean of its `best` highest similarities to one of them. (K,)
+
+        A caption is compared once: more of them are drawn for a picture, and all are asked for again.
+        """
+        keys = [tuple(caption) for caption in captions]
+        new = list(dict.fromkeys(key for key in keys if (key, best) not in self._agreed))
+        if new:
+            found = self.similarity(new)  # (K, R)
+            means = (
+                np.sort(found, axis=1)[:, ::-1][:, :best].mean(axis=1) if found.size else np.zeros(len(new))
+            )
+            self._agreed.update(zip(((key, best) for key in new), means.tolist(), strict=True))
+        return np.array([self._agreed[key, best] for key in keys])
 
     def similarity(self, captions: Sequence[Sequence[str]]) -> NDArray[np.float64]:
         """CIDEr-D of each of K captions with each of these as its only reference: (K, R)"""

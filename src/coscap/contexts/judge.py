@@ -14,7 +14,7 @@ ten are true by what five people wrote (docs/support.md says how "true" is decid
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +173,7 @@ class Judge:
             words = [known[token] for token in tokens]
             true, there = probably_true(words, [token in objects.class_of for token in tokens])
             support = calibrated(true, self.weights.caption)
-            wrong = tuple(faults(tokens, objects))
+            wrong = _faults(tuple(tokens), objects)
             judged.append(Judgement(support, there, tuple(words), agreed, wrong))
         return judged
 
@@ -190,6 +190,11 @@ class Judge:
             self._groups = WordGroups.of(self.reader, objects, self.bank)
         frequencies = self.reader.frequencies
         return WordFeatures(self._groups, captions, probabilities, frequencies, similar, detected)
+
+
+@lru_cache(maxsize=10_000)
+def _faults(tokens: tuple[str, ...], objects: ObjectClasses) -> tuple[str, ...]:
+    return tuple(faults(tokens, objects))
 
 
 def detections_of(regions: Regions, recipe: Recipe) -> dict[str, float]:
