@@ -17,7 +17,7 @@ from coscap.alt import alt_text
 from coscap.contexts.judge import detections_of
 from coscap.data.collate import region_batch
 from coscap.errors import UserError
-from coscap.photos import OpenedPhoto, PhotoCaption, PhotoCaptions, PhotoError, as_picture
+from coscap.photos import OpenedPhoto, PhotoCaption, PhotoCaptions, PhotoError, as_picture, photo_caption
 from coscap.pool import FALLEN, rank
 from coscap.seam import Caption, LatentValues, RegionArrays
 from coscap.search.config import SearchSettings
@@ -347,15 +347,26 @@ def test_the_shipped_model_gives_the_captions_that_it_gave(
     assert sum(same) >= 0.97 * len(same)
 
 
+def test_words_are_those_of_the_text(shipped: tuple[Captioner, list[Regions]]) -> None:
+    """An ending belongs to the word before it, with the region of that word."""
+    tokens = ("a", "cat", "with", "a", "collar", "on", "it", "'s", "head")
+    attention = np.eye(len(tokens), 20, dtype=np.float32)
+    regions = next(each for each in shipped[1] if len(each) >= len(tokens))
+    made = photo_caption(Caption(tokens, -5.0, 0, attention), regions, SearchSettings())
+    assert made.text == " ".join(word.word for word in made.words) == "a cat with a collar on its head"
+    assert made.words[6].box == tuple(round(float(side), 5) for side in regions.boxes[6])
+    assert made.words[7].box == tuple(round(float(side), 5) for side in regions.boxes[8])
+
+
 def test_variations_do_not_fall_apart() -> None:
     """Of the shipped captioner: none is much less likely a token than its caption, and none has a fault."""
     captioner, seen = Captioner.from_pretrained(), 0
     for path in EXAMPLES[2:4]:  # the cat and the coffee
         for caption in captioner(path, n=2).captions:
-            least = caption.log_probability / (len(caption.words) + 1) - FALLEN
+            least = caption.log_probability / (len(caption.found.tokens) + 1) - FALLEN
             for keep in ("context", "objects"):
                 for other in captioner.vary(caption, keep, 4):  # type: ignore[arg-type]
-                    assert other.log_probability / (len(other.words) + 1) >= least - 1e-4
+                    assert other.log_probability / (len(other.found.tokens) + 1) >= least - 1e-4
                     assert not faults(other.found.tokens, captioner.objects) and other.text != caption.text
                     seen += 1
     assert seen > 8

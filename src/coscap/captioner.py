@@ -392,7 +392,7 @@ class Captioner:
             check=check,
         )
         found = rescore(self.model, regions, [found], self.vocabulary, check)[0]
-        likely = caption.log_probability / (len(caption.words) + 1)  # a token
+        likely = caption.log_probability / (len(caption.found.tokens) + 1)  # a token
         fresh = [other for other in sound(found, likely, self.objects) if other.text != caption.text]
         return [photo_caption(each, caption.regions, settings, kept) for each in select(fresh, n, VARIETY)]
 

@@ -14,7 +14,7 @@ from coscap.contexts.judge import Judgement
 from coscap.errors import UserError
 from coscap.seam import Caption, LatentValues
 from coscap.search.config import SearchSettings
-from coscap.text.faults import mend_articles, mended
+from coscap.text.faults import ENDINGS, mended
 from coscap.vision.pictures import PIXEL_LIMIT, open_picture
 from coscap.vision.regions import Regions
 
@@ -168,14 +168,16 @@ def photo_caption(
     judged: Judgement | None = None,
 ) -> PhotoCaption:
     words = []
-    tokens = mend_articles("\n".join(caption.tokens), "\n").split("\n")
-    supports = (None,) * len(tokens) if judged is None else judged.words
-    for token, attention, support in zip(tokens, caption.attention, supports, strict=True):
+    written = mended("\n".join(caption.tokens), "\n").split("\n")
+    supports = (None,) * len(caption.tokens) if judged is None else judged.words
+    own = [at for at, token in enumerate(caption.tokens) if not at or token not in ENDINGS]
+    for word, at in zip(written, own, strict=True):
+        attention, support = caption.attention[at], supports[at]
         region = int(np.argmax(attention[: len(regions)]))
         x1, y1, x2, y2 = (round(float(side), 5) for side in regions.boxes[region])
         weight = round(float(attention[region]), 5)
         words.append(
-            CaptionWord(token, (x1, y1, x2, y2), weight, None if support is None else round(support, 3))
+            CaptionWord(word, (x1, y1, x2, y2), weight, None if support is None else round(support, 3))
         )
     log_probability = round(caption.log_probability, 6)
     return PhotoCaption(

@@ -1,6 +1,5 @@
 """What is wrong in a caption by its words alone, whatever the picture shows, and what can be mended by rule."""
 
-import re
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -23,9 +22,9 @@ BETWEEN = frozenset("is are that".split())  # of a subject and its deed
 # Written with a vowel, pronounced with a consonant; and the other way round.
 _CONSONANT = ("uni", "use", "usu", "uti", "eu", "ewe", "one", "once", "ufo", "ukulele", "urin")
 _NOT_CONSONANT = ("unid", "unin", "unim")
-_ENDING = re.compile(r" ('s|n't|'re|'ll|'ve)\b")  # tokens that belong to the word before them
-_POSSESSIVE = re.compile(
-    r"\b(on|with|in|of|to|at|over|from|under|near|for|by|behind|into|around|off|through|has) it 's\b"
+ENDINGS = ("'s", "n't", "'re", "'ll", "'ve")  # tokens that belong to the word before them
+_BEFORE_ITS = frozenset(
+    "on with in of to at over from under near for by behind into around off through has".split()
 )
 _VOWEL = ("hour", "honest", "honor", "heir", "herb")
 
@@ -77,14 +76,17 @@ def mend_articles(text: str, between: str = " ") -> str:
     return between.join(words)
 
 
-def mended(text: str) -> str:
-    """A caption's tokens as they are shown: articles, endings, and "on it 's head" as "on its head"."""
-    return _joined_endings(mend_articles(_POSSESSIVE.sub(r"\1 its", text)))
-
-
-def _joined_endings(text: str) -> str:
-    """ "it 's head" becomes "it's head", "does n't" becomes "doesn't"."""
-    return _ENDING.sub(r"\1", text)
+def mended(text: str, between: str = " ") -> str:
+    """A caption's tokens as they are shown: articles, ENDINGS joined, and "on it 's head" as "on its head"."""
+    words: list[str] = []
+    for word in mend_articles(text, between).split(between):
+        if word not in ENDINGS or not words:
+            words.append(word)
+        elif word == "'s" and words[-1] == "it" and words[-2:-1] and words[-2] in _BEFORE_ITS:
+            words[-1] = "its"
+        else:
+            words[-1] += word
+    return between.join(words)
 
 
 def sounds_like_vowel(word: str) -> bool:
