@@ -246,7 +246,7 @@ class Captioner:
         if not judged_alone:
             all_read = rescore(self.model, arrays, [pool.captions for pool in pools], self.vocabulary, check)
             for pool, captions in zip(pools, all_read, strict=True):
-                pool.replace(captions)
+                pool.rescored(captions)
         chosen = [self._best(pool, n, variety) if pooled else pool.captions for pool in pools]
         read = rescore(self.model, arrays, chosen, self.vocabulary, check) if judged_alone else chosen
         results = []

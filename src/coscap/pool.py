@@ -27,9 +27,7 @@ class Pool:
     regions: Regions
     evidence: Evidence | None
     further: list[Caption] = field(default_factory=list)  # drawn because too few were borne out
-    known: tuple[NDArray[np.float32], NeighbourCaptions | None] | None = (
-        None  # of `Judge.known`, once it is asked
-    )
+    known: tuple[NDArray[np.float32], NeighbourCaptions | None] | None = None  # of `Judge.known`, once asked
     judged: dict[tuple[str, ...], Judgement] = field(
         default_factory=dict
     )  # by tokens; a text may have several
@@ -38,7 +36,7 @@ class Pool:
     def captions(self) -> list[Caption]:
         return [*self.found, *self.further]
 
-    def replace(self, captions: Sequence[Caption]) -> None:
+    def rescored(self, captions: Sequence[Caption]) -> None:
         """The same captions with other scores."""
         size = len(self.found)
         self.found, self.further = list(captions[:size]), list(captions[size:])
