@@ -41,13 +41,22 @@ BATCH = 4  # more gains nothing on a CPU: the maps of four pictures already fill
 class BuiltinDetector:
     """The detector that comes with the package. Use one object for each process.
 
-    `eyes` is the folder of a tuned map network (`coscap backbone`), None for the map of recipe 1.
+    `eyes` is the folder of a tuned map network (`coscap backbone`), None for the map of recipe 1. Other sides are for
+    studies (scripts/regions_study.py): a recipe does not name them.
     """
 
-    least_side = 2 * DETECTOR_SIDE  # twice, so that squashing still averages over pixels
     batch = BATCH
 
-    def __init__(self, threads: int = 1, eyes: Path | None = None, recipe: Recipe | None = None) -> None:
+    def __init__(
+        self,
+        threads: int = 1,
+        eyes: Path | None = None,
+        recipe: Recipe | None = None,
+        detector_side: int = DETECTOR_SIDE,
+        map_side: int = MAP_SIDE,
+    ) -> None:
+        self.detector_side, self.map_side = detector_side, map_side
+        self.least_side = 2 * detector_side  # twice, so that squashing still averages over pixels
         self._picodet = session(_checked("picodet-s.onnx"), threads)
         self.reader: WordReader | None = None
         self.eyes_digest: str | None = None  # of the tuned map network
@@ -61,7 +70,7 @@ class BuiltinDetector:
             self._map = session(content, threads, str(folder / "backbone.onnx"))
             self.eyes_digest = hashlib.sha256(content).hexdigest()
             self.recipe = recipe or tuned_recipe(self.eyes_digest, self.reader.words)
-        self._anchors = Anchors.of(DETECTOR_SIDE)
+        self._anchors = Anchors.of(detector_side)
         self._grid = grid_boxes(self.recipe.grid)  # (G * G, 4)
 
     def regions(self, pictures: Sequence[Image.Image]) -> list[Regions]:
@@ -84,7 +93,7 @@ class BuiltinDetector:
 
     def detect(self, pictures: Sequence[Image.Image]) -> list[Detections]:
         """The objects of a few pictures, which one batch holds."""
-        squashed = np.stack([squash(picture, DETECTOR_SIDE) for picture in pictures])
+        squashed = np.stack([squash(picture, self.detector_side) for picture in pictures])
         scores, sides = self._picodet.run(
             ["scores", "sides"], {"picture": squashed}
         )  # (B, 80, A), (B, 32, A)
@@ -112,7 +121,7 @@ class BuiltinDetector:
 
     def maps(self, pictures: Sequence[Image.Image]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The maps (B, 1024, 8, 8) and, of a tuned network, the evidence (B, W, 8, 8), otherwise without words."""
-        squashed = np.stack([squash(picture, MAP_SIDE) for picture in pictures])
+        squashed = np.stack([squash(picture, self.map_side) for picture in pictures])
         if self.reader is None:
             (maps,) = self._map.run(["map"], {"picture": squashed})
             return maps, maps[:, :0]

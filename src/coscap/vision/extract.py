@@ -260,12 +260,13 @@ class _Waiting:
             return {}
         if self.known is None:
             return dict(zip(indices, self.detector.regions(pictures), strict=True))
-        seen = [_detections(self.known.get(image_id), self.known.recipe) for image_id in ids]
+        seen = [detections_of(self.known.get(image_id), self.known.recipe) for image_id in ids]
         found = cast(BuiltinDetector, self.detector).regions_at(pictures, seen)
         return dict(zip(indices, found, strict=True))
 
 
-def _detections(regions: Regions, recipe: Recipe) -> Detections:
+def detections_of(regions: Regions, recipe: Recipe) -> Detections:
+    """What the detector found, of regions that have words and cells besides."""
     own = (regions.labels != GRID_LABEL) & (regions.labels < len(recipe.classes))
     return Detections(regions.boxes[own], regions.labels[own], regions.scores[own])
 
