@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from coscap.cli.main import app
+from coscap.data.batch import RegionBatch
 from coscap.errors import UserError
 from coscap.models import load_pretrained
 from coscap.training.config import TrainConfig, read_config
@@ -88,6 +89,24 @@ def test_begins_with_the_weights_of_another_model(world: Path, tmp_path: Path) -
         torch.testing.assert_close(tensor, known[name], rtol=1e-6, atol=1e-8)
     with pytest.raises(UserError, match=r"field start: .* has another shape .*give `model` the sizes"):
         train_run(config(world, "steps=1", "model.language_lstm=8", *begin), tmp_path / "other", device="cpu")
+
+
+def test_other_units_of_features_are_the_same_function(world: Path, tmp_path: Path) -> None:
+    wide = ["model.region_projection=6", "model.geometry=true", "validation=null"]
+    train_run(config(world, "steps=3", *wide), tmp_path / "first", device="cpu")
+    begin = [f"start={tmp_path / 'first' / 'last'}", "model.region_scale=8", "optimiser.lr=1e-12"]
+    train_run(config(world, "steps=1", *wide, *begin), tmp_path / "next", device="cpu")
+    before, after = (load_pretrained(tmp_path / name / "last").model for name in ("first", "next"))
+    regions = RegionBatch(
+        features=torch.randn(2, 3, before.config.region_width),
+        boxes=torch.rand(2, 3, 4),
+        labels=torch.zeros(2, 3, dtype=torch.long),
+        scores=torch.rand(2, 3),
+        mask=torch.ones(2, 3, dtype=torch.bool),
+        keys=torch.zeros(2, dtype=torch.long),
+    )
+    torch.testing.assert_close(after.regions(regions).values, before.regions(regions).values)
+    assert after.config.region_scale == 8
 
 
 def test_eyes_that_were_tuned_further_are_learnt_and_others_refused(

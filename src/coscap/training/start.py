@@ -14,6 +14,8 @@ from coscap.models.hub import Pretrained, load_pretrained
 from coscap.vision.published import Store
 from coscap.vision.regions import Recipe
 
+FEATURES = "regions.project.weight"  # its first columns are those of the features
+
 logger = logging.getLogger("coscap.training")
 
 
@@ -29,7 +31,7 @@ def weights_to_begin_with(
 
     A model without latents can begin any other with the same decoder: what is made of latents stays as it was drawn.
     Inputs that latents join have them last, so the columns of the words and regions come first. Parts named in `anew`
-    stay as they were drawn.
+    stay as they were drawn. Where features are scaled differently, their columns are, too.
     """
     for part in anew:
         if not any(_belongs(key, part) for key in own):
@@ -44,6 +46,10 @@ def weights_to_begin_with(
         for key, weight in loaded.model.state_dict().items()
         if not any(_belongs(key, part) for part in anew)
     }
+    if config.region_projection and FEATURES in given:  # other units, the same function
+        rescaled = given[FEATURES].clone()  # (projection, F + class + box)
+        rescaled[:, : config.region_width] *= loaded.model.config.region_scale / config.region_scale
+        given[FEATURES] = rescaled
     latents = KINDS[config.kind].draws and not loaded.model.draws
     begun = {
         key: mine if any(_belongs(key, part) for part in anew) else _joined(given.get(key), mine, latents)
