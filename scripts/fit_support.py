@@ -69,14 +69,14 @@ def fit_support(pictures: Sequence[Picture]) -> SupportWeights:
 
 def judge(pictures: Sequence[Picture], weights: SupportWeights, *ways: str) -> None:
     """Give the captions the support that they have by these weights."""
-    word, by_word = np.array(weights.word), load_classes("coco").class_of
+    word, objects = np.array(weights.word), load_classes("coco")
     for picture in pictures:
         for way in ways:
             judged = []
             columns = (picture.pools[way], picture.rows[way], picture.verdicts[way])
             for caption, rows, old in zip(*columns, strict=True):
                 words = [None if row is None else float(1 / (1 + np.exp(-(word @ row)))) for row in rows]
-                true, there = probably_true(words, [token in by_word for token in caption.tokens])
+                true, there = probably_true(caption.tokens, words, objects)
                 support = calibrated(true, weights.caption)
                 judged.append(replace(old, support=support, objects=there, words=tuple(words)))
             picture.verdicts[way] = judged

@@ -18,7 +18,7 @@ import numpy as np
 
 from coscap import Captioner
 from coscap.captioner import BEAM, FURTHER, LEAST_POOL, POOL
-from coscap.contexts.judge import Judge, Judgement, detections_of
+from coscap.contexts.judge import Judge, Judgement, detected_scores
 from coscap.data import open_prepared
 from coscap.data.word_targets import pictures_in
 from coscap.files import read_json, whole_file, write_json
@@ -106,7 +106,7 @@ def draw(captioner: Captioner, regions: Sequence[Any]) -> list[dict[str, Any]]:
     }
     recipe = captioner.loaded.recipe
     rows: list[dict[str, Any]] = [
-        {"detected": detections_of(each, recipe) if recipe else {}} for each in regions
+        {"detected": detected_scores(each, recipe) if recipe else {}} for each in regions
     ]
     for way, found in ways.items():
         for row, captions in zip(
@@ -164,7 +164,7 @@ def _picture(row: Any, vector: Any, words: Any, judge: Judge, prepared: Any, obj
         found.true[way] = [said.is_true(each) for each in tokens]
         if way in (*TURNS, "accurate"):
             features = judge.features(tokens, words, similar, objects, row["detected"])
-            found.rows[way] = [[features.row(token) for token in each] for each in tokens]
+            found.rows[way] = [features.rows(each) for each in tokens]
             agreed = [0.0] * len(tokens) if similar is None else similar.consensus(tokens).tolist()
             found.verdicts[way] = [
                 Judgement(0.0, 0.0, (), consensus, tuple(faults(each, objects)))

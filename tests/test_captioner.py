@@ -12,7 +12,7 @@ from PIL import Image
 
 from coscap import Captioner
 from coscap.alt import alt_text
-from coscap.contexts.judge import detections_of
+from coscap.contexts.judge import detected_scores
 from coscap.data.collate import region_batch
 from coscap.errors import UserError
 from coscap.photos import OpenedPhoto, PhotoCaption, PhotoCaptions, PhotoError, as_picture
@@ -335,7 +335,7 @@ def test_a_photograph_that_bears_out_too_few_captions_is_drawn_again(folder: Pat
             ]
             assert len({caption.draw for caption in pool}) == len(pool) == turns * 20
             pool = rescore(captioner.model, RegionArrays.stack([seen]), [pool], captioner.vocabulary)[0]
-            tokens, found = [each.tokens for each in pool], detections_of(seen, captioner.loaded.recipe)
+            tokens, found = [each.tokens for each in pool], detected_scores(seen, captioner.loaded.recipe)
             judged = captioner.judge.judge(tokens, known, captioner.objects, found)
             best = select(pool, 3, VARIETY, *rank(pool, judged, captioner.judge.weights))
             assert [each.text for each in photo.captions] == [each.text for each in best]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coscap.contexts.bank import NeighbourCaptions, write_bank
-from coscap.contexts.judge import UNFITTED, Judge, Judgement, SupportWeights, detections_of
+from coscap.contexts.judge import UNFITTED, Judge, Judgement, SupportWeights, detected_scores
 from coscap.contexts.word_support import UNSEEN, WORD_FEATURES, WordFeatures, calibrated, probably_true
 from coscap.errors import UserError
 from coscap.files import write_json
@@ -15,6 +15,7 @@ from coscap.pool import rank
 from coscap.seam import Caption
 from coscap.search.select import select
 from coscap.text import load_classes
+from coscap.text.content import NUMBERS
 from coscap.vision.pictures import open_picture
 from coscap.vision.regions import Recipe, Regions
 from coscap.vision.tags import Tagger
@@ -45,7 +46,7 @@ def test_a_true_caption_has_more_support_than_an_invented_one(judge: Judge, coff
         "a zebra riding a bus".split(),
         "a cup of coffee and a zebra".split(),
     ]
-    true, invented, half = judge.judge(texts, coffee, COCO, {"cup": 0.9})
+    true, invented, half = judge.judge(texts, coffee, COCO, {"cup": [0.9]})
     assert true.support > half.support > invented.support
     assert true.objects > half.objects > invented.objects
     cup, zebra = half.words[1], half.words[6]
@@ -57,7 +58,7 @@ def test_a_true_caption_has_more_support_than_an_invented_one(judge: Judge, coff
 def features(
     judge: Judge, coffee: Evidence, drawn: list[list[str]], said: NeighbourCaptions | None = None
 ) -> WordFeatures:
-    return judge.features(drawn, judge.reader.probabilities(coffee.words), said, COCO, {"cup": 0.9})
+    return judge.features(drawn, judge.reader.probabilities(coffee.words), said, COCO, {"cup": [0.9]})
 
 
 def named(row: np.ndarray | None) -> dict[str, float]:
@@ -109,18 +110,35 @@ def test_what_was_neighbour_captions_similar_pictures_counts(
 
 
 def test_a_caption_is_true_with_all_objects_and_all_other_words_but_one() -> None:
-    words, is_object = [None, 0.9, 0.6, 0.8, 0.3], [False, True, False, True, False]
+    tokens, words = ["two", "dogs", "running", "the", "bus", "red"], [0.7, 0.9, 0.6, None, 0.8, 0.3]
     expected = 0.0
     for right in itertools.product(
-        (False, True), repeat=4
+        (False, True), repeat=6
     ):  # every way in which words can be right and wrong
-        chance, wrong = 1.0, [False, False]
-        for p, ok, thing in zip([0.9, 0.6, 0.8, 0.3], right, is_object[1:], strict=True):
-            chance *= p if ok else 1 - p
-            wrong[thing] += not ok
-        expected += chance * (wrong[True] == 0 and wrong[False] <= 1)
-    assert probably_true(words, is_object) == pytest.approx((expected, 0.9 * 0.8))
-    assert probably_true([None], [False]) == (1, 1)
+        if not right[3]:
+            continue  # nothing is said by "the"
+        chances = [1.0 if p is None else p if ok else 1 - p for p, ok in zip(words, right, strict=True)]
+        others = right[2] + right[5]
+        expected += float(np.prod(chances)) * (right[0] and right[1] and right[4] and others >= 1)
+    assert probably_true(tokens, words, COCO) == pytest.approx((expected, 0.9 * 0.8))
+    assert probably_true(["the"], [None], COCO) == (1, 1)
+
+
+def test_a_number_is_judged_by_what_was_detected(judge: Judge, coffee: Evidence) -> None:
+    scores = {"cup": [0.9, 0.8, 0.3], "dog": [0.9]}
+    tokens = "two large white cups and two dogs and three zebras on two tables".split()
+    known = judge.features([tokens], judge.reader.probabilities(coffee.words), None, COCO, scores)
+    counts = [
+        named(row)["count"] for row, token in zip(known.rows(tokens), tokens, strict=True) if token in NUMBERS
+    ]
+    both = 0.9 * 0.8 * 0.7 + 0.9 * 0.2 * 0.3 + 0.1 * 0.8 * 0.3  # exactly two of three
+    none = np.log(0.02 / 1.02)
+    assert counts == pytest.approx([np.log((both + 0.02) / (1 - both + 0.02)), none, none, none])
+    number = named(known.row("two"))
+    assert number["count"] == 0 and number["number"] == 1 and number["bias"] == 0
+    right, wrong = judge.judge([["two", "cups"], ["three", "cups"]], coffee, COCO, scores)
+    assert right.support > wrong.support and right.objects == wrong.objects
+    assert right.words[0] is not None and wrong.words[0] is not None and right.words[0] > wrong.words[0]
 
 
 def test_what_is_shown_has_no_fault_and_no_invented_object_while_others_are_left() -> None:
@@ -140,12 +158,12 @@ def test_what_is_shown_has_no_fault_and_no_invented_object_while_others_are_left
     ]  # without a judge: the likeliest
 
 
-def test_detections_are_the_best_of_each_class() -> None:
+def test_scores_of_each_class() -> None:
     recipe = Recipe("made/1", 2, ("cat", "dog"), 4, 1, words=("grass",), most_words=2)
     labels = np.array([0, 1, 0, 2, -1], np.int16)
     scores = np.array([0.3, 0.6, 0.8, 0.9, 1.0], np.float32)
     regions = Regions(np.zeros((5, 2), np.float16), np.zeros((5, 4), np.float32), labels, scores)
-    assert detections_of(regions, recipe) == pytest.approx({"cat": 0.8, "dog": 0.6})
+    assert detected_scores(regions, recipe) == {"cat": pytest.approx([0.3, 0.8]), "dog": pytest.approx([0.6])}
 
 
 def test_weights_are_read_as_they_were_written_and_those_of_another_version_refused(tmp_path: Path) -> None:

@@ -191,6 +191,7 @@ def test_a_content_word_that_no_reference_bears_out_is_unsaid(world):
     )
     assert said.unsaid("a puppy running over the grass".split()) == []
     assert said.unsaid(["green grass", "with", "a", "red", "zebra"]) == ["red", "zebra"]
+    assert said.is_true("a couple of dogs".split()) and not said.is_true("three dogs".split())
     assert said.is_true("a red dog".split()) and not said.is_true("a red big dog".split())
     assert not said.is_true("a zebra".split())
     term, _ = term_and_model(world, cider=0.0, f1=0.0, unsaid=0.25)

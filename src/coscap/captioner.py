@@ -13,7 +13,7 @@ from typing import Any, Protocol, overload
 import numpy as np
 from PIL import Image
 
-from coscap.contexts.judge import Judge, detections_of, open_judge
+from coscap.contexts.judge import Judge, detected_scores, open_judge
 from coscap.errors import UserError
 from coscap.photos import (
     OpenedPhoto,
@@ -298,7 +298,7 @@ class Captioner:
         recipe = self.loaded.recipe
         if self.judge is None or pool.evidence is None:
             return
-        detected = {} if recipe is None else detections_of(pool.regions, recipe)
+        detected = {} if recipe is None else detected_scores(pool.regions, recipe)
         captions = pool.captions
         pool.known = pool.known or self.judge.known(pool.evidence)
         judged = self.judge.judge_words(

@@ -6,9 +6,10 @@ and how many of the captions drawn say the same.
     captions drawn ─────────────────────────────────────────────┼─▶ words ─┘
                                                                 └─▶ consensus
 
-A caption's support is the probability that it names no object that is not there, and at most one other content word
-that is wrong, as if its words were right or wrong independently. It is calibrated: of the captions with 0.8, eight in
-ten are true by what five people wrote (docs/support.md says how "true" is decided there, and how it was fitted).
+A caption's support is the probability that it names no object that is not there, gives no wrong number, and has at most
+one other content word that is wrong, as if its words were right or wrong independently. It is calibrated: of the
+captions with 0.8, eight in ten are true by what five people wrote (docs/support.md says how "true" is decided there,
+and how it was fitted).
 """
 
 import hashlib
@@ -28,6 +29,7 @@ from coscap.contexts.word_support import (
     WordGroups,
     calibrated,
     probably_true,
+    with_counted,
 )
 from coscap.errors import UserError
 from coscap.files import read_json, sha256
@@ -95,7 +97,7 @@ class SupportWeights:
 
 # Before anything was fitted: a word is borne out as far as its probability says, a caption as far as its words are.
 UNFITTED = SupportWeights(
-    word=(0.0, 1.0, -0.5, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+    word=(0.0, 1.0, -0.5, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5),
     caption=(0.0, 1.0, 1.0),
     worth=(0.0, 1.5, 0.5, 0.25),
     floors=(0.15, 0.6),
@@ -137,9 +139,9 @@ class Judge:
         captions: Sequence[Sequence[str]],
         evidence: Evidence,
         objects: ObjectClasses,
-        detected: Mapping[str, float],
+        detected: Mapping[str, Sequence[float]],
     ) -> list[Judgement]:
-        """All captions that were drawn for a picture, as tokens; detected: the best score of each class in it."""
+        """All captions that were drawn for a picture, as tokens; detected: the scores of each class in it."""
         return self.judge_words(captions, *self.known(evidence), objects, detected)
 
     def known(self, evidence: Evidence) -> tuple[NDArray[np.float32], NeighbourCaptions | None]:
@@ -157,21 +159,22 @@ class Judge:
         probabilities: NDArray[np.float32],
         similar: NeighbourCaptions | None,
         objects: ObjectClasses,
-        detected: Mapping[str, float],
+        detected: Mapping[str, Sequence[float]],
     ) -> list[Judgement]:
         """The same with the probability of each word, and with what was said of similar pictures."""
         consensus = [0.0] * len(captions) if similar is None else similar.consensus(captions).tolist()
         features = self.features(captions, probabilities, similar, objects, detected)
         weights = np.array(self.weights.word)
         judged = []
-        known: dict[str, float | None] = {}  # the support of each token that was met
+        known: dict[tuple[str, str | None], float | None] = {}  # the support of each token that was met
         for tokens, agreed in zip(captions, consensus, strict=True):
-            for token in tokens:
-                if token not in known:
-                    row = features.row(token)
-                    known[token] = None if row is None else sigmoid(float(weights @ row))
-            words = [known[token] for token in tokens]
-            true, there = probably_true(words, [token in objects.class_of for token in tokens])
+            here = with_counted(tokens, objects)
+            for each in here:
+                if each not in known:
+                    row = features.row(*each)
+                    known[each] = None if row is None else sigmoid(float(weights @ row))
+            words = [known[each] for each in here]
+            true, there = probably_true(tokens, words, objects)
             support = calibrated(true, self.weights.caption)
             wrong = _faults(tuple(tokens), objects)
             judged.append(Judgement(support, there, tuple(words), agreed, wrong))
@@ -183,7 +186,7 @@ class Judge:
         probabilities: NDArray[np.float32],
         similar: NeighbourCaptions | None,
         objects: ObjectClasses,
-        detected: Mapping[str, float],
+        detected: Mapping[str, Sequence[float]],
     ) -> WordFeatures:
         """What is known of words in a picture."""
         if self._groups is None or self._groups.objects is not objects:
@@ -197,14 +200,13 @@ def _faults(tokens: tuple[str, ...], objects: ObjectClasses) -> tuple[str, ...]:
     return tuple(faults(tokens, objects))
 
 
-def detections_of(regions: Regions, recipe: Recipe) -> dict[str, float]:
-    """The best score of each class that was detected."""
-    best: dict[str, float] = {}
+def detected_scores(regions: Regions, recipe: Recipe) -> dict[str, list[float]]:
+    """The scores of each class that was detected."""
+    scores: dict[str, list[float]] = {}
     for label, score in zip(regions.labels.tolist(), regions.scores.tolist(), strict=True):
         if 0 <= label < len(recipe.classes):
-            name = recipe.classes[label]
-            best[name] = max(best.get(name, 0.0), float(score))
-    return best
+            scores.setdefault(recipe.classes[label], []).append(float(score))
+    return scores
 
 
 def sigmoid(x: float) -> float:

@@ -1,5 +1,6 @@
 """What is known of the words of captions in one picture: by its eyes, by what was said of similar pictures, by how many
-of the captions drawn for it have them. Words that name the same class of objects stand for each other."""
+of the captions drawn for it have them. Words that name the same class of objects stand for each other. A number is
+judged by how many things of the class after it were detected."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,15 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coscap.contexts.bank import Bank, NeighbourCaptions
-from coscap.text.content import is_content
+from coscap.text.content import NUMBERS, is_content
 from coscap.text.objects import ObjectClasses
 from coscap.vision.words import WordReader
 
 WORD_FEATURES = (
     "bias", "log_odds", "usual_log_odds", "object", "detection", "said", "drawn", "object_log_odds", "object_drawn",
-    "person",
+    "person", "number", "count",
 )  # fmt: skip
 UNSEEN = -4.0  # log-odds of a word that the eyes do not know
+REACH = 4  # words after a number among which the thing is that it counts: "two large brown dogs"
 ROOM = 0.02  # added to a share and to what it leaves, so that the log-odds of none and of all are finite
 
 
@@ -53,7 +55,7 @@ class WordFeatures:
         probabilities: NDArray[np.float32],  # (W,) of the words of the eyes
         frequencies: NDArray[np.float32],  # (W,) their usual probabilities
         similar: NeighbourCaptions | None,
-        detected: Mapping[str, float],  # the best score of each class
+        detected: Mapping[str, Sequence[float]],  # the scores of each class
     ) -> None:
         self.word_groups, self.probabilities, self.frequencies = word_groups, probabilities, frequencies
         self.detected, self.captions = detected, len(captions)
@@ -63,33 +65,52 @@ class WordFeatures:
             thing for tokens in captions for thing in {class_of.get(token, token) for token in tokens}
         )
 
-    def row(self, token: str) -> NDArray[np.float64] | None:
-        """(F,) WORD_FEATURES of a token; None for one that says nothing about what is seen"""
+    def rows(self, tokens: Sequence[str]) -> list[NDArray[np.float64] | None]:
+        """(F,) WORD_FEATURES of each token of a caption; None for one that says nothing about what is seen"""
+        return [self.row(*each) for each in with_counted(tokens, self.word_groups.objects)]
+
+    def row(self, token: str, counted: str | None = None) -> NDArray[np.float64] | None:
+        """counted: the class that a number counts"""
+        if token in NUMBERS:
+            known = {
+                "drawn": self._drawn(token),
+                "number": 1.0,
+                "count": self._count(NUMBERS[token], counted),
+            }
+            return np.array([known.get(name, 0.0) for name in WORD_FEATURES])
         if not is_content(token):
             return None
         name = self.word_groups.objects.class_of.get(token)
-        known = self.word_groups.eyes.get(token if name in (None, "person") else str(name), [])
-        best = max(known, key=lambda number: float(self.probabilities[number]), default=None)
+        words = self.word_groups.eyes.get(token if name in (None, "person") else str(name), [])
+        best = max(words, key=lambda number: float(self.probabilities[number]), default=None)
         seen = UNSEEN if best is None else log_odds(float(self.probabilities[best]))
         usual = UNSEEN if best is None else log_odds(float(self.frequencies[best]))
         thing, is_object = name or token, float(name is not None)
-        score = self.detected.get(thing, 0.0) if name else 0.0
+        score = max(self.detected.get(thing, ()), default=0.0) if name else 0.0
         shared, drawn = self._said(thing, seen), self._drawn(thing)
-        return np.array(
-            [
-                1,
-                seen,
-                usual,
-                is_object,
-                score,
-                shared,
-                drawn,
-                is_object * seen,
-                is_object * drawn,
-                name == "person",
-            ],
-            np.float64,
+        own = (
+            1,
+            seen,
+            usual,
+            is_object,
+            score,
+            shared,
+            drawn,
+            is_object * seen,
+            is_object * drawn,
+            name == "person",
         )
+        return np.array([*own, 0, 0], np.float64)
+
+    def _count(self, number: int, counted: str | None) -> float:
+        """Log-odds that so many were detected, scores being independent chances; 0 for what cannot be counted."""
+        if counted is None:
+            return 0.0
+        chances = np.ones(1)  # of none, of one, of two ...
+        for score in self.detected.get(counted, ()):
+            chances = np.convolve(chances, [1 - score, score])
+        share = float(chances[number]) if number < len(chances) else 0.0
+        return float(np.log((share + ROOM) / (1 - share + ROOM)))
 
     def _said(self, thing: str, seen: float) -> float:
         """Log-odds of the share of similar pictures of which it was said; without a bank, what the eyes say."""
@@ -105,19 +126,34 @@ class WordFeatures:
         return float(np.log((count - 0.5) / (max(self.captions, count) - count + 1.5)))
 
 
-def probably_true(words: Sequence[float | None], named: Sequence[bool]) -> tuple[float, float]:
-    """How likely all objects of a caption are there and at most one other word is wrong; and the objects alone.
+def with_counted(tokens: Sequence[str], objects: ObjectClasses) -> list[tuple[str, str | None]]:
+    """Each token and, of a number, the class that it counts."""
 
-    words: the support of each token, None where there is none; named: whether it names an object
+    def counted(at: int) -> str | None:
+        after = tokens[at + 1 : at + 1 + REACH]
+        return next((objects.class_of[word] for word in after if word in objects.class_of), None)
+
+    return [(token, counted(at) if token in NUMBERS else None) for at, token in enumerate(tokens)]
+
+
+def probably_true(
+    tokens: Sequence[str], words: Sequence[float | None], objects: ObjectClasses
+) -> tuple[float, float]:
+    """How likely all objects of a caption are there, its numbers right and at most one other word wrong; and the
+    objects alone.
+
+    words: the support of each token, None where there is none
     """
     there = rest = 1.0
     odds = 0.0  # the sum of the other words' odds of being wrong
-    for word, is_object in zip(words, named, strict=True):
+    for token, word in zip(tokens, words, strict=True):
         if word is None:
             continue
         p = max(word, 1e-6)
-        if is_object:
+        if token in objects.class_of:
             there *= p
+        elif token in NUMBERS:
+            rest *= p
         else:
             rest, odds = rest * p, odds + (1 - p) / p
     return there * rest * (1 + odds), there
