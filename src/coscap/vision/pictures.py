@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from coscap.errors import UserError, reason
 
@@ -172,7 +172,7 @@ def _to_rgb(image: Image.Image, least_side: int) -> Image.Image:
 
 def _as_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB":
-        return image.copy() if isinstance(image, ImageFile.ImageFile) else image
+        return image
     if image.mode.startswith("I") or image.mode == "F":
         return _deep_to_grey(image).convert("RGB")
     if image.mode in {"RGBA", "LA", "PA", "RGBa", "La"} or "transparency" in image.info:
