@@ -156,11 +156,11 @@ def _picture(row: Any, vector: Any, words: Any, judge: Judge, prepared: Any, obj
         made[turn] = [*made[before], *made[turn]]
     pools = {**made, "accurate": [*made["calm"], *made["beam"]]}
     similar = judge.similar(vector)
-    said = ReferenceWords(map(prepared.units, prepared.captions_of(image)), objects.class_of)
+    said = ReferenceWords(map(prepared.units, prepared.captions_of(image)), objects)
     found = Picture(row["image"], [prepared.text(each) for each in prepared.captions_of(image)], pools)
     for way, captions in pools.items():
         tokens = [caption.tokens for caption in captions]
-        found.marks[way] = [[said.bears_out(token) for token in each] for each in tokens]
+        found.marks[way] = [said.marks(each) for each in tokens]
         found.true[way] = [said.is_true(each) for each in tokens]
         if way in (*TURNS, "accurate"):
             features = judge.features(tokens, words, similar, objects, row["detected"])

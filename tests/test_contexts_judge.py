@@ -15,7 +15,7 @@ from coscap.pool import rank
 from coscap.seam import Caption
 from coscap.search.select import select
 from coscap.text import load_classes
-from coscap.text.content import NUMBERS
+from coscap.text.numbers import NUMBERS
 from coscap.vision.pictures import open_picture
 from coscap.vision.regions import Recipe, Regions
 from coscap.vision.tags import Tagger
@@ -127,6 +127,9 @@ def test_a_caption_is_true_with_all_objects_and_all_other_words_but_one() -> Non
 def test_a_number_is_judged_by_what_was_detected(judge: Judge, coffee: Evidence) -> None:
     scores = {"cup": [0.9, 0.8, 0.3], "dog": [0.9]}
     tokens = "two large white cups and two dogs and three zebras on two tables".split()
+    group = named(
+        judge.features([], judge.reader.probabilities(coffee.words), None, COCO, scores).row("group", "cup")
+    )
     known = judge.features([tokens], judge.reader.probabilities(coffee.words), None, COCO, scores)
     counts = [
         named(row)["count"] for row, token in zip(known.rows(tokens), tokens, strict=True) if token in NUMBERS
@@ -134,6 +137,12 @@ def test_a_number_is_judged_by_what_was_detected(judge: Judge, coffee: Evidence)
     both = 0.9 * 0.8 * 0.7 + 0.9 * 0.2 * 0.3 + 0.1 * 0.8 * 0.3  # exactly two of three
     none = np.log(0.02 / 1.02)
     assert counts == pytest.approx([np.log((both + 0.02) / (1 - both + 0.02)), none, none, none])
+    three = 0.9 * 0.8 * 0.3
+    assert (
+        group["several_count"] == pytest.approx(np.log((three + 0.02) / (1 - three + 0.02)))
+        and group["several"] == 1
+    )
+    assert group["number"] == group["count"] == 0
     number = named(known.row("two"))
     assert number["count"] == 0 and number["number"] == 1 and number["bias"] == 0
     right, wrong = judge.judge([["two", "cups"], ["three", "cups"]], coffee, COCO, scores)

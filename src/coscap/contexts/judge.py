@@ -29,11 +29,11 @@ from coscap.contexts.word_support import (
     WordGroups,
     calibrated,
     probably_true,
-    with_counted,
 )
 from coscap.errors import UserError
 from coscap.files import read_json, sha256
 from coscap.text.faults import faults
+from coscap.text.numbers import with_counted
 from coscap.text.objects import ObjectClasses
 from coscap.vision.builtin import EYES
 from coscap.vision.regions import Recipe, Regions
@@ -97,7 +97,7 @@ class SupportWeights:
 
 # Before anything was fitted: a word is borne out as far as its probability says, a caption as far as its words are.
 UNFITTED = SupportWeights(
-    word=(0.0, 1.0, -0.5, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5),
+    word=(0.0, 1.0, -0.5, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.0, 0.5),
     caption=(0.0, 1.0, 1.0),
     worth=(0.0, 1.5, 0.5, 0.25),
     floors=(0.15, 0.6),
@@ -168,7 +168,7 @@ class Judge:
         judged = []
         known: dict[tuple[str, str | None], float | None] = {}  # the support of each token that was met
         for tokens, agreed in zip(captions, consensus, strict=True):
-            here = with_counted(tokens, objects)
+            here = with_counted(tokens, objects.class_of)
             for each in here:
                 if each not in known:
                     row = features.row(*each)

@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coscap.contexts.bank import Bank, NeighbourCaptions
-from coscap.text.content import NUMBERS, is_content
+from coscap.text.content import is_content
+from coscap.text.numbers import NUMBERS, with_counted
 from coscap.text.objects import ObjectClasses
 from coscap.vision.words import WordReader
 
 WORD_FEATURES = (
     "bias", "log_odds", "usual_log_odds", "object", "detection", "said", "drawn", "object_log_odds", "object_drawn",
-    "person", "number", "count",
+    "person", "number", "count", "several", "several_count",
 )  # fmt: skip
 UNSEEN = -4.0  # log-odds of a word that the eyes do not know
-REACH = 4  # words after a number among which the thing is that it counts: "two large brown dogs"
 ROOM = 0.02  # added to a share and to what it leaves, so that the log-odds of none and of all are finite
 
 
@@ -67,16 +67,14 @@ class WordFeatures:
 
     def rows(self, tokens: Sequence[str]) -> list[NDArray[np.float64] | None]:
         """(F,) WORD_FEATURES of each token of a caption; None for one that says nothing about what is seen"""
-        return [self.row(*each) for each in with_counted(tokens, self.word_groups.objects)]
+        return [self.row(*each) for each in with_counted(tokens, self.word_groups.objects.class_of)]
 
     def row(self, token: str, counted: str | None = None) -> NDArray[np.float64] | None:
         """counted: the class that a number counts"""
         if token in NUMBERS:
-            known = {
-                "drawn": self._drawn(token),
-                "number": 1.0,
-                "count": self._count(NUMBERS[token], counted),
-            }
+            least, most = NUMBERS[token]
+            names = ("number", "count") if most == least else ("several", "several_count")
+            known = {"drawn": self._drawn(token), names[0]: 1.0, names[1]: self._count(least, most, counted)}
             return np.array([known.get(name, 0.0) for name in WORD_FEATURES])
         if not is_content(token):
             return None
@@ -100,16 +98,16 @@ class WordFeatures:
             is_object * drawn,
             name == "person",
         )
-        return np.array([*own, 0, 0], np.float64)
+        return np.array([*own, 0, 0, 0, 0], np.float64)
 
-    def _count(self, number: int, counted: str | None) -> float:
-        """Log-odds that so many were detected, scores being independent chances; 0 for what cannot be counted."""
+    def _count(self, least: int, most: float, counted: str | None) -> float:
+        """Log-odds that so many are there, scores being independent chances; 0 for what cannot be counted."""
         if counted is None:
             return 0.0
         chances = np.ones(1)  # of none, of one, of two ...
         for score in self.detected.get(counted, ()):
             chances = np.convolve(chances, [1 - score, score])
-        share = float(chances[number]) if number < len(chances) else 0.0
+        share = float(chances[least:].sum() if most > least else chances[least : least + 1].sum())
         return float(np.log((share + ROOM) / (1 - share + ROOM)))
 
     def _said(self, thing: str, seen: float) -> float:
@@ -124,16 +122,6 @@ class WordFeatures:
         """Log-odds of the share of the *other* captions that have it, about a quarter where there are no others."""
         count = max(1, self.counts[thing])
         return float(np.log((count - 0.5) / (max(self.captions, count) - count + 1.5)))
-
-
-def with_counted(tokens: Sequence[str], objects: ObjectClasses) -> list[tuple[str, str | None]]:
-    """Each token and, of a number, the class that it counts."""
-
-    def counted(at: int) -> str | None:
-        after = tokens[at + 1 : at + 1 + REACH]
-        return next((objects.class_of[word] for word in after if word in objects.class_of), None)
-
-    return [(token, counted(at) if token in NUMBERS else None) for at, token in enumerate(tokens)]
 
 
 def probably_true(

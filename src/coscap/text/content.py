@@ -19,12 +19,6 @@ FUNCTION_WORDS = frozenset(
 )
 
 
-# Words that say how many there are. A pair of skis or scissors is one thing, and how many are a group nobody counts.
-NUMBERS = {
-    "two": 2, "couple": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10,
-}  # fmt: skip
-
-
 def is_content(token: str) -> bool:
     """Whether a token says something about what is seen; names of several words do."""
     return token not in SPECIAL and token not in FUNCTION_WORDS and any(letter.isalpha() for letter in token)

@@ -157,7 +157,7 @@ class RewardTerm:
         for row, sure in enumerate(self.sure(regions)):
             words = [text.split() for text in references[row]]
             known = sure.union(*map(self.named, words))
-            mentioned = ReferenceWords(words, self.prepared.classes.class_of)
+            mentioned = ReferenceWords(words, self.prepared.classes)
             for each in samples[row]:
                 named = self.named(each.tokens)
                 f1.append(self.f1(named, sure))

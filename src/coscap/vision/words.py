@@ -59,7 +59,9 @@ class WordReader:
         """evidence: (W, h, w) -> (W,) before calibration"""
         flat = evidence.reshape(len(evidence), -1)  # (W, P)
         most = flat.max()
-        share = np.einsum("wp->w", np.exp(flat - most)) / np.float32(flat.shape[1])  # einsum sums four times as fast
+        share = np.einsum("wp->w", np.exp(flat - most)) / np.float32(
+            flat.shape[1]
+        )  # einsum sums four times as fast
         peak = most + np.log(np.maximum(share, np.finfo(np.float32).tiny))
         mean = np.einsum("wp->w", flat) / np.float32(flat.shape[1])
         pooled: NDArray[np.float32] = self.mean_share * mean + (1 - self.mean_share) * peak
