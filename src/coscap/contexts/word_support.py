@@ -20,6 +20,7 @@ WORD_FEATURES = (
     "person", "number", "count", "several", "several_count",
 )  # fmt: skip
 UNSEEN = -4.0  # log-odds of a word that the eyes do not know
+SUREST = 0.99  # nothing here can say that a caption is true for certain
 ROOM = 0.02  # added to a share and to what it leaves, so that the log-odds of none and of all are finite
 
 
@@ -149,10 +150,10 @@ def probably_true(
 
 def calibrated(p: float, weights: tuple[float, float, float]) -> float:
     """The chance that a caption is true, where its words as if independent give p: a + b log p - c log(1 - p) are its
-    log-odds (beta calibration, Kull et al. 2017; with b = c that of Platt)."""
+    log-odds (beta calibration, Kull et al. 2017; with b = c that of Platt). Never more than SUREST."""
     shift, right, wrong = weights
     p = min(max(p, 1e-5), 1 - 1e-5)
-    return float(1 / (1 + np.exp(-(shift + right * np.log(p) - wrong * np.log(1 - p)))))
+    return min(SUREST, float(1 / (1 + np.exp(-(shift + right * np.log(p) - wrong * np.log(1 - p))))))
 
 
 def log_odds(p: float) -> float:
