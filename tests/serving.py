@@ -7,13 +7,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 
+from coscap import Captioner
 from coscap.serve.connections import ConnectionPool
 from coscap.serve.limits import Limits
 
+CAT = Path(__file__).parents[1] / "examples" / "cat.jpg"
+SHORT = {"n": "2", "max_length": "6"}
 PATIENCE = 120  # seconds until a test gives up on what comes sooner on any machine
 
 
@@ -50,3 +54,29 @@ def get(port: int, path: str, seconds: float = PATIENCE) -> tuple[int, Any]:
         return answer.status, json.loads(answer.read())
     finally:
         connection.close()
+
+
+def photo(content: bytes = b"", name: str = "cat.jpg") -> tuple[str, tuple[str, bytes]]:
+    return "photos", (name, content or CAT.read_bytes())
+
+
+class Slow:
+    """A captioner that is in no hurry: it writes when it is let, and asks `check` meanwhile, as every search does."""
+
+    def __init__(self, captioner: Captioner, checks: bool = True) -> None:
+        self.detector, self.see = captioner.detector, captioner.see
+        self._captioner = captioner
+        self._checks = checks
+        self.let = threading.Event()
+        self.began = threading.Event()
+        self.ended = threading.Event()
+
+    def describe(self, names: Any, regions: Any, n: int, *, check: Any, **options: Any) -> Any:
+        self.began.set()
+        try:
+            while not self.let.wait(0.01):
+                if self._checks:
+                    check()
+            return self._captioner.describe(names, regions, n, **options)
+        finally:
+            self.ended.set()
