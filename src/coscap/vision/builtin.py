@@ -23,7 +23,7 @@ from coscap.errors import UserError
 from coscap.files import read_json, sha256
 from coscap.vision.classes import COCO_CLASSES
 from coscap.vision.picodet import Anchors, Detections, decode
-from coscap.vision.pooling import grid_boxes, pool, unit
+from coscap.vision.pooling import box_weights, grid_boxes, unit, weighted
 from coscap.vision.regions import GRID_LABEL, Recipe, Regions
 from coscap.vision.words import Evidence, SeenWords, WordReader
 
@@ -129,18 +129,17 @@ class BuiltinDetector:
         return maps, evidence
 
     def _join(self, seen: Detections, words: SeenWords | None, features: NDArray[np.float32]) -> Regions:
-        cells = len(self._grid)
-        parts = [pool(features, seen.boxes), pool(features, self._grid)]
+        size, cells = features.shape[1:], len(self._grid)
+        weights = [box_weights(seen.boxes, *size), box_weights(self._grid, *size)]  # (R, P) each
         boxes, scores = [seen.boxes, self._grid], [seen.scores, np.ones(cells, np.float32)]
         labels = [seen.labels, np.full(cells, GRID_LABEL, np.int16)]
         if words is not None:
-            places = features.reshape(len(features), -1)  # (C, P)
-            parts.insert(1, np.einsum("kp,cp->kc", words.places, places))
+            weights.insert(1, words.places)
             boxes.insert(1, words.boxes)
             labels.insert(1, (words.numbers + len(self.recipe.classes)).astype(np.int16))
             scores.insert(1, words.probabilities)
         return Regions(
-            features=unit(np.concatenate(parts)).astype(np.float16),
+            features=unit(weighted(features, np.concatenate(weights))).astype(np.float16),
             boxes=np.concatenate(boxes),
             labels=np.concatenate(labels),
             scores=np.concatenate(scores),

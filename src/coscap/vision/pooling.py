@@ -15,16 +15,22 @@ def grid_boxes(grid: int) -> NDArray[np.float32]:
 
 
 def pool(features: NDArray[np.float32], boxes: NDArray[np.float32]) -> NDArray[np.floating]:
-    """The mean of the map over each box, every cell weighted by the area that it shares with the box.
+    """The mean of the map over each box: features (C, H, W) and boxes (R, 4) in 0..1 -> (R, C)."""
+    return weighted(features, box_weights(boxes, *features.shape[1:]))
 
-    features (C, H, W) and boxes (R, 4) in 0..1 -> (R, C). One product for all boxes.
-    """
-    channels, height, width = features.shape
+
+def box_weights(boxes: NDArray[np.float32], height: int, width: int) -> NDArray[np.float32]:
+    """(R, H * W) of each box: every cell of the map by the area that it shares with the box; rows sum to 1"""
     across = _overlap(boxes[:, 0], boxes[:, 2], width)  # (R, W)
     down = _overlap(boxes[:, 1], boxes[:, 3], height)  # (R, H)
-    weights = (down[:, :, None] * across[:, None, :]).reshape(len(boxes), height * width)  # (R, H * W)
+    return (down[:, :, None] * across[:, None, :]).reshape(len(boxes), height * width)
+
+
+def weighted(features: NDArray[np.float32], weights: NDArray[np.float32]) -> NDArray[np.floating]:
+    """Means of the map by (R, P) weights of its places: (R, C). One product for all rows."""
+    places = np.ascontiguousarray(features.reshape(len(features), -1).T)  # (P, C), so that sums run along channels
     # Not by BLAS: for a product this small its threads cost 15 ms of waiting, and more threads round otherwise.
-    pooled: NDArray[np.floating] = np.einsum("rp,cp->rc", weights, features.reshape(channels, height * width))
+    pooled: NDArray[np.floating] = np.einsum("rp,pc->rc", weights, places)
     return pooled
 
 
