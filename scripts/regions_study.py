@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from coscap.progress import track
-from coscap.vision.builtin import BATCH, DETECTOR_SIDE, EYES, MAP_SIDE, BuiltinDetector
+from coscap.vision.builtin import BATCH, DETECTOR_SIDE, EYES, MAP_SIDE, BuiltinDetector, shrunk
 from coscap.vision.extract import detections_of
 from coscap.vision.ids import image_id_of
 from coscap.vision.pictures import open_picture
@@ -63,7 +63,10 @@ def main() -> None:
         for first in track(range(0, len(names), BATCH), "regions", unit="batch"):
             batch = names[first : first + BATCH]
             detector = detectors[0][1]
-            pictures = [open_picture(name, least_side=detector.least_side) for name in batch]
+            pictures = [
+                shrunk(open_picture(name, least_side=detector.least_side), given.detector_side)
+                for name in batch
+            ]
             maps = detector.maps(pictures)
             if known:
                 seen = [detections_of(known.get(image_id_of(name)), known.recipe) for name in batch]

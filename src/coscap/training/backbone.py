@@ -36,7 +36,7 @@ from coscap.training.lock import run_lock
 from coscap.training.log import Log, cut_log
 from coscap.training.optimiser import moving_average, optimiser_tensors, restore_optimiser
 from coscap.vision.backbone import Backbone, WordHead, WordNetwork, read_head, save_tuned
-from coscap.vision.builtin import MAP_SIDE, WEIGHTS, squash
+from coscap.vision.builtin import MAP_SIDE, WEIGHTS, shrunk, squash
 from coscap.vision.pictures import open_picture
 
 BANDS = ((0, 200), (200, 600), (600, 1000))  # words by frequency, for mean average precision
@@ -249,7 +249,7 @@ class _Run:
         """Logits (I, W) of the averaged weights at 256 pixels, and which words the captions have (I, W)."""
         logits = []
         for first in range(0, len(paths), 32):
-            batch = [squash(open_picture(path), MAP_SIDE) for path in paths[first : first + 32]]
+            batch = [squash(shrunk(open_picture(path)), MAP_SIDE) for path in paths[first : first + 32]]
             scored = self.averaged.module(torch.from_numpy(np.stack(batch)).to(self.device))
             logits.append(scored.float().cpu())
         return torch.cat(logits).numpy(), targets.rows(np.arange(len(paths))) > 0

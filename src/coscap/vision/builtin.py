@@ -78,14 +78,14 @@ class BuiltinDetector:
 
     def regions_at(self, pictures: Sequence[Image.Image], seen: Sequence[Detections]) -> list[Regions]:
         """The regions of a few pictures whose objects are known: only the map network runs."""
-        return self.describe(seen, *self.maps(pictures))
+        return self.describe(seen, *self.maps([shrunk(picture, self.detector_side) for picture in pictures]))
 
     def see(self, pictures: Sequence[Image.Image]) -> tuple[list[Regions], list[Evidence]]:
         """The regions of pictures, and what a tuned map network sees in them besides."""
         found: list[Regions] = []
         evidence: list[Evidence] = []
         for start in range(0, len(pictures), BATCH):
-            batch = pictures[start : start + BATCH]
+            batch = [shrunk(picture, self.detector_side) for picture in pictures[start : start + BATCH]]
             maps, words = self.maps(batch)
             found += self.describe(self.detect(batch), maps, words)
             evidence += Evidence.of(maps, words)
@@ -163,6 +163,14 @@ def is_of_package(recipe: Recipe) -> bool:
     """Whether the tuned network inside the package makes regions of this recipe."""
     network = EYES / "backbone.onnx"
     return network.is_file() and recipe == tuned_recipe(sha256(network), recipe.words)
+
+
+def shrunk(picture: Image.Image, side: int = DETECTOR_SIDE) -> Image.Image:
+    """What the detector looks at, of which the map's smaller square is made: one way through a large photograph, not
+    two. A smaller picture as it is."""
+    if min(picture.size) < side or picture.size == (side, side):
+        return picture
+    return picture.resize((side, side), Image.Resampling.BOX, reducing_gap=3.0)
 
 
 def squash(picture: Image.Image, side: int) -> NDArray[np.uint8]:

@@ -28,7 +28,9 @@ def box_weights(boxes: NDArray[np.float32], height: int, width: int) -> NDArray[
 
 def weighted(features: NDArray[np.float32], weights: NDArray[np.float32]) -> NDArray[np.floating]:
     """Means of the map by (R, P) weights of its places: (R, C). One product for all rows."""
-    places = np.ascontiguousarray(features.reshape(len(features), -1).T)  # (P, C), so that sums run along channels
+    places = np.ascontiguousarray(
+        features.reshape(len(features), -1).T
+    )  # (P, C), so that sums run along channels
     # Not by BLAS: for a product this small its threads cost 15 ms of waiting, and more threads round otherwise.
     pooled: NDArray[np.floating] = np.einsum("rp,pc->rc", weights, places)
     return pooled

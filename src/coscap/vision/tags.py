@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from coscap.errors import UserError
-from coscap.vision.builtin import BATCH, EYES, MAP_SIDE, read_network, session, squash
+from coscap.vision.builtin import BATCH, EYES, MAP_SIDE, read_network, session, shrunk, squash
 from coscap.vision.words import Evidence, WordReader
 
 
@@ -48,7 +48,10 @@ class Tagger:
     def look(self, pictures: Sequence[Image.Image]) -> list[Evidence]:
         found: list[Evidence] = []
         for first in range(0, len(pictures), BATCH):
-            squashed = np.stack([squash(picture, MAP_SIDE) for picture in pictures[first : first + BATCH]])
+            batch = [
+                shrunk(picture) for picture in pictures[first : first + BATCH]
+            ]  # as a detector sees them
+            squashed = np.stack([squash(picture, MAP_SIDE) for picture in batch])
             maps, evidence = self._map.run(["map", "evidence"], {"picture": squashed})
             found += Evidence.of(maps, evidence)
         return found

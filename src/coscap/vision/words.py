@@ -76,7 +76,9 @@ class WordReader:
     def best(self, evidence: NDArray[np.float32], most: int, floor: float = FLOOR) -> SeenWords:
         """At most `most` words with a probability of at least `floor`; one word where none reaches it."""
         probabilities = self.probabilities(evidence)
-        order = np.argsort(-probabilities, kind="stable")[:most]
+        least = np.partition(probabilities, -most)[-most] if most < len(probabilities) else 0
+        likely = np.flatnonzero(probabilities >= least)  # sorting all would take longer
+        order = likely[np.argsort(-probabilities[likely], kind="stable")[:most]]
         kept = order[: max(1, int((probabilities[order] >= floor).sum()))]
         places = _shares(evidence[kept])
         return SeenWords(
