@@ -2,7 +2,7 @@
 
 Both are measured in turn in one run, in CPU time of one thread, so that a busy machine slows both alike:
 the whole way (open, decode, squash, networks, suppression, pooling) and bare onnxruntime on arrays that are
-ready. Prints `ratio` (at most 1.25) and the pictures a second that two idle cores would do (at least 20);
+ready. Prints `ratio` (at most 1.15) and the pictures a second that two idle cores would do (at least 20);
 exits 1 beyond the bars.
 
     python benchmarks/vision.py [--pictures DIR]
