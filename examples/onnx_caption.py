@@ -13,13 +13,17 @@ import onnxruntime
 from PIL import Image, ImageOps
 
 
-def squash(photo, side):
-    """The photograph, upright, as a square of bytes."""
+def squash(photo, *sides):
+    """The photograph, upright, as a square of bytes; of a large one the smaller square is made of the larger."""
     image = Image.open(photo)
     image.draft("RGB", (768, 768))
     image = ImageOps.exif_transpose(image).convert("RGB")
-    how = Image.Resampling.BILINEAR if min(image.size) >= side else Image.Resampling.BICUBIC
-    return np.asarray(image.resize((side, side), how, reducing_gap=3.0))[None]
+    for side in sides:
+        enough = min(image.size) >= side
+        how = Image.Resampling.BOX if enough else Image.Resampling.BICUBIC
+        if enough or side == sides[-1]:
+            image = image.resize((side, side), how, reducing_gap=3.0)
+    return np.asarray(image)[None]
 
 
 def caption(folder, photo, draws, noise, longest=20):
@@ -43,7 +47,7 @@ def caption(folder, photo, draws, noise, longest=20):
         feed.update(zip(names, values, strict=True))
 
     run("picodet-s", picture=squash(photo, 384))
-    run("map", picture=squash(photo, 256))
+    run("map", picture=squash(photo, 384, 256))
     run("regions")
     run("start")
     end, said = manifest["tokens"]["end"], []

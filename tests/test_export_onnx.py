@@ -124,8 +124,8 @@ def test_regions_are_those_of_the_detector(
 
     for photo in (*EXAMPLES, tmp_path / "nothing.png"):
         feed = {}
-        for name, side in (("picodet-s", 384), ("map", 256)):
-            feed["picture"] = example.squash(photo, side)
+        for name, sides in (("picodet-s", (384,)), ("map", (384, 256))):
+            feed["picture"] = example.squash(photo, *sides)
             run(name, feed)
         run("regions", feed)
         seen = feed["mask"][0]
