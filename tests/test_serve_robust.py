@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,12 +34,6 @@ HALF_BODY = (
 @pytest.fixture(scope="module")
 def captioner(tmp_path_factory: pytest.TempPathFactory) -> Captioner:
     return Captioner.from_pretrained(save_tiny_model(tmp_path_factory.mktemp("model") / "tiny"))
-
-
-@pytest.fixture
-def client(captioner: Captioner) -> Iterator[TestClient]:
-    with TestClient(create_app(captioner), raise_server_exceptions=False) as client:
-        yield client
 
 
 def half_sent(port: int, count: int, start: bytes) -> list[socket.socket]:
