@@ -39,6 +39,8 @@ def main() -> None:
     parser.add_argument("--grids", type=int, nargs="+", default=[1, 4, 8])
     parser.add_argument("--reuse", type=Path, help="a store that has the same detections, e.g. data/words.h5")
     given = parser.parse_args()
+    if not given.pictures.is_file() or not given.pictures.read_text().split():
+        parser.error(f"{given.pictures} is no list of pictures; give a text file with one path a line.")
     sides = {"detector_side": given.detector_side, "map_side": given.map_side}
     detectors = []
     base = BuiltinDetector(eyes=given.eyes, **sides).recipe

@@ -10,7 +10,7 @@ from coscap.errors import UserError
 from coscap.files import read_json, sha256
 from coscap.vision import builtin
 from coscap.vision.boxes import suppress
-from coscap.vision.builtin import RECIPE, WEIGHTS, BuiltinDetector, squash
+from coscap.vision.builtin import RECIPE, WEIGHTS, BuiltinDetector, shrunk, squash
 from coscap.vision.classes import COCO_CLASSES
 from coscap.vision.detectors import load_detector
 from coscap.vision.picodet import Anchors, decode
@@ -97,6 +97,18 @@ def test_a_picture_does_not_depend_on_its_batch(detector) -> None:
 
 def test_no_pictures(detector) -> None:
     assert detector.regions([]) == []
+
+
+def test_a_large_photograph_is_shrunk_once_and_a_small_one_never() -> None:
+    random = np.random.default_rng(3)
+    large = Image.fromarray(random.integers(0, 256, (768, 1152, 3), np.uint8))
+    square = (
+        np.asarray(large, np.float64).reshape(384, 2, 384, 3, 3).mean(axis=(1, 3))
+    )  # of 2 x 3 pixels each
+    assert np.abs(np.asarray(shrunk(large)) - square).max() <= 1
+    assert np.array_equal(squash(shrunk(large), 384), squash(large, 384))
+    small = large.resize((500, 300))
+    assert shrunk(small) is small
 
 
 def test_squash_keeps_a_picture_of_the_right_size() -> None:
