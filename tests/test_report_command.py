@@ -15,7 +15,9 @@ from typer.testing import CliRunner
 from coscap.cli.main import app
 from coscap.data import open_prepared
 from coscap.errors import UserError
+from coscap.metrics import spice
 from coscap.metrics.intervals import mean
+from coscap.metrics.words import token_groups
 from coscap.models import build_model, preset, save_pretrained
 from coscap.report import figures as figures_of_page
 from coscap.report import sampling, tables
@@ -261,6 +263,30 @@ def test_a_run_may_have_a_temperature_of_its_own(world: Path, tmp_path: Path) ->
         open_run(f"{world / 'paired'}@-1")
     with pytest.raises(UserError, match="neither a run"):
         open_run(f"{world / 'paired'}@warm")
+
+
+def test_spice_of_some_pictures_is_the_mean_over_these_and_has_an_interval(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def lengths(hypotheses, references, cache=None):  # type: ignore[no-untyped-def]  # stands in for the program
+        asked.extend(tuple(each) for each in references)
+        scores = [len(text) / 100 for text in hypotheses]
+        return float(np.mean(scores)), scores
+
+    monkeypatch.setattr(spice, "score", lengths)
+    page = report(world, tmp_path / "out", ["seq"], "--spice", "6", "--spice-pictures", "5", "--seeds", "1")
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    drawn = [json.loads(line) for line in next((tmp_path / "out" / "work").glob("*.jsonl")).open()]
+    places = [number * len(drawn) // 5 for number in range(5)]
+    longest = [max(len(text) for text in token_groups([drawn[at]["captions"]])[0]) / 100 for at in places]
+    method = found["methods"][0]
+    assert method["mean"]["oracle/6/SPICE"] == pytest.approx(np.mean(longest))
+    low, high = method["intervals"]["oracle/6/SPICE"]
+    assert low <= np.mean(longest) <= high and min(longest) <= low and high <= max(longest)
+    assert len(asked) == len(drawn) + 6 * 5  # the best after re-ranking of every picture, six draws of five
+    assert "SPICE of the best of several captions (oracle) is that of 5 pictures" in page
 
 
 def test_bad_requests_are_one_sentence(world: Path, tmp_path: Path) -> None:

@@ -83,7 +83,14 @@ def report(
             "--spice",
             min=0,
             help="SPICE (needs Java) of the re-ranked captions and of so many draws of the first seed; about "
-            "60 ms a caption. Example: 20.",
+            "30 ms a caption. Example: 20.",
+        ),
+    ] = 0,
+    spice_pictures: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="SPICE of the draws of so many pictures only, evenly spread; 0 for all. Example: 200.",
         ),
     ] = 0,
     spice_cache: Annotated[
@@ -168,6 +175,7 @@ def report(
         rerank=rerank,
         meteor=meteor,
         spice=spice,
+        spice_pictures=spice_pictures,
         spice_cache=spice_cache,
         device=str(choose_device(device)),
         searches=_searches(search or []),

@@ -22,7 +22,7 @@ from coscap.metrics import spice
 from coscap.metrics.consensus import NEIGHBOURS, Consensus, best_first, nearest
 from coscap.metrics.evaluation import SPREAD, Figure
 from coscap.metrics.grams import Longs
-from coscap.metrics.intervals import mean
+from coscap.metrics.intervals import Statistics, mean
 from coscap.metrics.oracle import best_average_worst
 from coscap.metrics.table import METRICS, CaptionScores, Material, Metric
 from coscap.metrics.words import token_groups
@@ -145,8 +145,11 @@ class Measurer:
                 figures |= self._sets(f"best{KEPT}/{n}", chosen, OF_BEST)
         return figures
 
-    def spice(self, samples: Samples, budgets: Sequence[int], draws: int, cache: Path | None) -> Figures:
-        """SPICE of the best caption after re-ranking and of the first `draws`; oracles of more stay empty."""
+    def spice(
+        self, samples: Samples, budgets: Sequence[int], draws: int, pictures: int, cache: Path | None
+    ) -> Figures:
+        """SPICE of the best caption after re-ranking, and of the first `draws` of so many pictures (0: of all), evenly
+        spread; oracles of more stay empty."""
         tokens = token_groups([samples[image] for image in self.pictures])
         figures: Figures = {}
         if self.ranker is not None:
@@ -158,11 +161,16 @@ class Measurer:
                 )
         enough = [n for n in ((1, *budgets) if self.objects else budgets) if n <= draws]
         if enough:
+            count = min(pictures or len(tokens), len(tokens))
+            places = np.arange(count) * len(tokens) // count
             material = Material(
-                [captions[: max(enough)] for captions in tokens], self.references, spice_cache=cache
+                [tokens[at][: max(enough)] for at in places],
+                [self.references[at] for at in places],
+                spice_cache=cache,
             )
             metric = next(metric for metric in METRICS if metric.name == "SPICE")
-            figures |= _spread("SPICE", _scores(metric, material), material.starts, enough)
+            found = _spread("SPICE", _scores(metric, material), material.starts, enough)
+            figures |= {name: _among(each, places, len(tokens)) for name, each in found.items()}
         return figures
 
     def _wants(self, metric: Metric) -> bool:
@@ -199,6 +207,14 @@ def _spread(name: str, scores: CaptionScores, starts: Longs, budgets: Sequence[i
         found = best_average_worst(scores.each, starts, n)
         figures |= {f"{kind}/{n}/{name}": found[kind] for kind in SPREAD}
     return figures
+
+
+def _among(figure: Figure, places: NDArray[np.int64], pictures: int) -> Figure:
+    """The figure of some pictures as one of all, in which the others do not count, so that resamples are the same."""
+    assert isinstance(figure, Statistics)
+    terms = np.zeros((len(figure.terms), pictures))
+    terms[:, places] = figure.terms
+    return Statistics(terms, figure.finish)
 
 
 def _ranked(scores: Mapping[str, CaptionScores], starts: Longs, best: list[list[int]], n: int) -> Figures:
