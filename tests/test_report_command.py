@@ -20,7 +20,7 @@ from coscap.metrics.intervals import mean
 from coscap.metrics.words import token_groups
 from coscap.models import build_model, preset, save_pretrained
 from coscap.report import figures as figures_of_page
-from coscap.report import sampling, tables
+from coscap.report import order, sampling, tables
 from coscap.report.build import WORDS, Measured, methods
 from coscap.report.runs import open_run, open_runs
 from coscap.vision.store import RegionStore
@@ -216,7 +216,7 @@ def test_a_kind_that_the_paper_does_not_have_is_called_by_its_own_name(world: Pa
         *(f"swin, {words}" for words in WORDS),
     ]
     assert "| **swin** |" in tables.oracle(measured, 2) and "COS-CVAE, paper" in tables.oracle(measured, 20)
-    assert tables.checks(measured, 2) == []
+    assert order.checks(measured, 2) == []
     assert figures_of_page.by_samples(measured, (2,), tmp_path / "cider").is_file()
 
 
@@ -231,6 +231,26 @@ def test_a_difference_inside_its_interval_is_grey(world: Path) -> None:
     assert tables.figure(same, "x", 3, base).startswith('<span style="color:gray">')
     assert "≈" in tables.figure(same, "x", 3, base) and "≈" not in tables.figure(better, "x", 3, base)
     assert "≈" not in tables.figure(base, "x", 3, base)
+
+
+def test_all_methods_stand_in_order_beside_the_papers(world: Path) -> None:
+    """Three roles that the paper has: the first two here the other way round, clearly; the third cannot be told."""
+    values = np.random.default_rng(0).normal(1.5, 0.3, size=300)
+    found = []
+    for name, each in (("pseudo", values), ("paired", values + 0.1), ("seq", values[::-1].copy() + 0.001)):
+        (method,) = methods([open_run(str(world / name))], 20, 1)
+        found.append(Measured.of(method, [{"oracle/20/CIDEr": mean(each)}], 300))
+    page = order.places(found, (20,))
+    rows = [line for line in page.splitlines() if line.startswith("| ")][2:]
+    assert [row.split("|")[2].strip("* ") for row in rows] == [
+        "COS-CVAE (paired)",
+        "Seq-CVAE (attn)",
+        "COS-CVAE",
+    ]
+    assert [row.split("|")[5].strip() for row in rows] == ["2 (1.604)", "3 (1.599)", "1 (1.624)"]
+    assert "≈" not in rows[0] and "≈" in rows[1] and rows[2].split("|")[4].strip() == ""
+    assert "Of 3 pairs" in page and "1 stand in it here, 1 stand the other way round, and 1 cannot" in page
+    assert order.places(found[:2], (20,)) == ""
 
 
 def test_runs_have_names_and_roles(world: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from coscap import __version__
 from coscap.files import write_json, write_text
 from coscap.pages import shown, table
-from coscap.report import figures, tables
+from coscap.report import figures, order, tables
 from coscap.report.build import WORDS, ReportResults
 from coscap.report.measure import KEPT
 
@@ -31,14 +31,14 @@ def write_report(
         pictures["best10"] = figures.best_ten(found, small, out / "best-ten")
     if results.novel_objects:
         pictures["f1"] = figures.f1_by_samples(found, out / "f1-by-samples")
-    checked = tables.checks(found, large)
+    checked = order.checks(found, large)
     write_json(out / "results.json", _json(results, checked, notes, command), indent=1)
     write_text(out / "README.md", _readme(results, checked, pictures, notes, command, goals or {}))
 
 
 def _readme(
     results: ReportResults,
-    checked: Sequence[tables.OrderCheck],
+    checked: Sequence[order.OrderCheck],
     pictures: dict[str, Path],
     notes: Sequence[str],
     command: Sequence[str],
@@ -60,7 +60,10 @@ def _readme(
         _runs(results),
     ]
     if checked:
-        parts += ["## The paper's order", _order_words(checked, many), tables.order(checked, large)]
+        parts += ["## The paper's order", _order_words(checked, many), order.order_table(checked, large)]
+    ranked = order.places(found, budgets)
+    if ranked:
+        parts += ["## All methods in order", _PLACES, ranked]
     if goals:
         parts += ["## What was aimed for", tables.goals(found, goals)]
     for n in budgets:
@@ -90,6 +93,10 @@ _INTERVALS = (
     "bootstrap)."
 )
 _LATER = '"+": steps after those of the model that the run began with.'
+_PLACES = (
+    "Each method's difference from the next one on the same pictures, with its 95 % interval (paired bootstrap); grey "
+    "and ≈ where that holds 0: the order of these two is not known."
+)
 _ORACLE = (
     " For each picture and metric the best of its captions, then the mean over pictures; BLEU and METEOR "
     "are those of single captions."
@@ -180,7 +187,7 @@ def _runs(results: ReportResults) -> str:
     return found + (f"\n\n{_LATER}" if later else "")
 
 
-def _order_words(checked: Sequence[tables.OrderCheck], many: bool) -> str:
+def _order_words(checked: Sequence[order.OrderCheck], many: bool) -> str:
     held = sum(check.holds for check in checked)
     noise = (
         " “Within the noise” means: by less than two standard errors over seeds, or than the interval over pictures."
@@ -252,7 +259,7 @@ def _commands(results: ReportResults, command: Sequence[str]) -> str:
 
 
 def _json(
-    results: ReportResults, checked: Sequence[tables.OrderCheck], notes: Sequence[str], command: Sequence[str]
+    results: ReportResults, checked: Sequence[order.OrderCheck], notes: Sequence[str], command: Sequence[str]
 ) -> dict[str, Any]:
     return {
         "format": MARK,

@@ -6,24 +6,20 @@ inside the interval of that difference (a paired bootstrap over pictures).
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files as resources
-from itertools import pairwise
-from math import sqrt
 from typing import Any
 
 from coscap.metrics.table import METRICS
 from coscap.pages import table
-from coscap.report.build import PUBLISHED_AS, Measured
+from coscap.report.build import Measured
 
 PAPER = ("BLEU-4", "BLEU-3", "BLEU-2", "BLEU-1", "CIDEr", "ROUGE-L", "METEOR", "SPICE")
 _OTHERS = (metric.name for metric in METRICS if metric.of == "captions" and metric.name != "CIDEr-plain")
 ACCURACY = (*PAPER, *(name for name in _OTHERS if name not in PAPER))
-ORDER = ("pseudo", "paired", "seq_cvae")  # the paper's, best first
 OBJECTS = ("bottle", "bus", "couch", "microwave", "pizza", "racket", "suitcase", "zebra", "average")
 
-_DASH = "–"
+DASH = "–"
 
 
 @lru_cache(maxsize=1)
@@ -51,7 +47,7 @@ def published_value(table: str, metric: str, **fields: Any) -> float | None:
 def figure(measured: Measured, name: str, digits: int = 3, base: Measured | None = None) -> str:
     """A mean and half of its interval, grey where it does not differ clearly from the base's; or a dash."""
     if name not in measured.mean or measured.mean[name] != measured.mean[name]:
-        return _DASH
+        return DASH
     text = f"{measured.mean[name]:,.{digits}f}"
     if name in measured.intervals:
         low, high = measured.intervals[name]
@@ -131,7 +127,7 @@ def hallucination(found: Sequence[Measured], budgets: Sequence[int]) -> str:
     for of, n in sets:
         for each in found:
             cells = [figure(each, f"{of}/{n}/{name}", 1, found[0]) for name in names]
-            if any(cell != _DASH for cell in cells):
+            if any(cell != DASH for cell in cells):
                 rows.append([f"**{each.method.name}**", str(n) if of == "all" else f"best 5 of {n}", *cells])
     return table(["", "of", *(f"{name} %" for name in names)], rows)
 
@@ -186,75 +182,6 @@ def novel_objects(found: Sequence[Measured], budgets: Sequence[int]) -> str:
     return table(["", *OBJECTS, *SINGLE], [*rows, *published])
 
 
-@dataclass(frozen=True)
-class OrderCheck:
-    """One figure of the methods in the paper's order."""
-
-    title: str
-    name: str  # of the figure
-    higher: bool  # whether more is better
-    values: tuple[tuple[str, float], ...]  # role and mean, best expected first
-    holds: bool  # each is better than the next
-    surely: (
-        bool  # each by more than two standard errors over seeds and by more than the interval over pictures
-    )
-
-
-def checks(found: Sequence[Measured], samples: int) -> list[OrderCheck]:
-    """The checks that these methods allow; the first run of each role counts."""
-    by_role = {each.method.role: each for each in reversed(found)}
-    roles = [role for role in ORDER if role in by_role]
-    if len(roles) < 2:
-        return []
-    wanted = [(f"best of {samples} (oracle) CIDEr", f"oracle/{samples}/CIDEr", True)]
-    for n in sorted({min(20, samples), samples}):
-        wanted.append((f"mBLEU-4, best 5 of {n}", f"best5/{n}/mBLEU-4-corpus", False))
-        wanted.append((f"Div-2, best 5 of {n}", f"best5/{n}/Div-2", True))
-    return [
-        _check(title, name, higher, [by_role[role] for role in roles])
-        for title, name, higher in wanted
-        if all(name in by_role[role].mean for role in roles)
-    ]
-
-
-def _check(title: str, name: str, higher: bool, found: list[Measured]) -> OrderCheck:
-    sign = 1.0 if higher else -1.0
-    gaps = [sign * (one.mean[name] - other.mean[name]) for one, other in pairwise(found)]
-    errors = [
-        2.0 * sqrt(_squared_error(one, name) + _squared_error(other, name)) for one, other in pairwise(found)
-    ]
-    return OrderCheck(
-        title,
-        name,
-        higher,
-        tuple((each.method.role, each.mean[name]) for each in found),
-        all(gap > 0 for gap in gaps),
-        all(name in each.deviation for each in found)
-        and all(gap > error for gap, error in zip(gaps, errors, strict=True))
-        and all(
-            (step := one.minus(other, name)) is not None and step.clear for one, other in pairwise(found)
-        ),
-    )
-
-
-def _squared_error(measured: Measured, name: str) -> float:
-    """Of the mean over seeds; 0 where there is one seed only."""
-    return measured.deviation.get(name, 0.0) ** 2 / max(1, len(measured.by_seed))
-
-
-def order(found: Sequence[OrderCheck], samples: int) -> str:
-    """The order check: ours with its verdict, and the paper's numbers."""
-    rows = []
-    for check in found:
-        sign = ">" if check.higher else "<"
-        ours = f" {sign} ".join(f"{PUBLISHED_AS.get(role, role)} {mean:.3f}" for role, mean in check.values)
-        verdict = "yes" if check.holds else "**no**"
-        if check.holds and not check.surely:
-            verdict = "yes, within the noise"
-        rows.append([check.title, f"{ours}?", verdict, _paper_order(check, samples)])
-    return table(["", "ours", "holds", "paper"], rows, left=4)
-
-
 def goals(found: Sequence[Measured], wanted: Mapping[str, float]) -> str:
     """Figures that were aimed for, and which methods reach them."""
     rows = []
@@ -267,18 +194,6 @@ def goals(found: Sequence[Measured], wanted: Mapping[str, float]) -> str:
     return table(["", "goal", *(f"**{each.method.name}**" for each in found)], rows)
 
 
-def _paper_order(check: OrderCheck, samples: int) -> str:
-    values = []
-    for role, _ in check.values:
-        method = PUBLISHED_AS.get(role)
-        if check.name.startswith("oracle"):
-            values.append(published_value("oracle", "CIDEr", method=method, samples=samples))
-        else:
-            name = "mBLEU" if "mBLEU" in check.name else "Div-2"
-            values.append(published_value("diversity", name, method=method))
-    return ", ".join(_DASH if value is None else f"{value:g}" for value in values)
-
-
 def _accuracy(measured: Measured, prefix: str, base: Measured) -> list[str]:
     return [figure(measured, f"{prefix}/{metric}", base=base) for metric in ACCURACY]
 
@@ -287,7 +202,7 @@ def _published(name: str, metrics: Sequence[str], digits: int, **fields: int) ->
     return [
         [
             f"{row['method']}, paper",
-            *(f"{row[metric]:.{digits}f}" if metric in row else _DASH for metric in metrics),
+            *(f"{row[metric]:.{digits}f}" if metric in row else DASH for metric in metrics),
         ]
         for row in published_rows(name, **fields)
     ]
