@@ -10,7 +10,7 @@ Run once, in an environment of its own, because paddle pins what nobody else wan
 
 Both networks come out with the same entrance: pictures as bytes, (B, H, W, 3) RGB, any B, H and W, normalised
 inside the graph. PicoDet loses its non-maximum suppression, which admits one picture at a time only, and its
-fixed input size; PPLCNetV2 loses its classifier (10 of its 27 MB), and keeps its weights in half precision. Batch
+fixed input size; PPLCNetV2 loses its classifier (10 of its 27 MB). Both keep their weights in half precision. Batch
 normalisation is folded into the convolutions. `weights.json` records the hashes of what went in and what came out;
 the loader checks them.
 """
@@ -56,6 +56,7 @@ def main() -> None:
         pplcnet = to_onnx(models / "PPLCNetV2" / "ckpt", "inference", folder / "pplcnet.onnx")
         save(cut_picodet(picodet), arguments.out / "picodet-s.onnx", folder)
         save(cut_pplcnet(pplcnet), arguments.out / "pplcnetv2.onnx", folder)
+        store_half(arguments.out / "picodet-s.onnx")
         store_half(arguments.out / "pplcnetv2.onnx")
     record = {
         "source": "paddlelabel-ml 1.0.0, Apache-2.0",

@@ -40,7 +40,7 @@ def main() -> int:
         print(f"first command: {time.perf_counter() - began:.1f} s")
         wrong = [name for name in NOT_THERE if name in sizes]
         print(
-            f"core: {total:.0f} MB, bar {BAR}"
+            f"core: {total:.1f} MB, bar {BAR}"
             + (f"; should not be there: {', '.join(wrong)}" if wrong else "")
         )
         return int(total > BAR or bool(wrong))

@@ -108,7 +108,7 @@ def test_a_damaged_bank_is_refused_in_one_sentence(
 
     folder = tmp_path / "copy"
     shutil.copytree(made[0].path, folder)
-    np.save(folder / "picture_starts.npy", np.arange(3, dtype=np.uint32))
+    np.save(folder / "picture_captions.npy", np.arange(3, dtype=np.uint8))
     with pytest.raises(UserError, match="do not fit"):
         Bank.open(folder)
     (folder / "tokens.npy").write_bytes(b"\x93NUMPY")

@@ -3,15 +3,17 @@
     picture ─▶ vector (projected, int8) ─▶ nearest pictures of the bank ─▶ their captions
     candidate caption ─▶ CIDEr-D with each of those captions ─▶ mean of the highest = its consensus
 
-A folder of arrays that are mapped, not read, so that a bank opens in milliseconds; NumPy alone.
+A folder of arrays that are mapped, not read, so that a bank opens in milliseconds; NumPy alone. An open bank also has
+caption_starts (C+1,) and picture_starts (N+1,), sums of two of them, and `grams` has the short ones, too: (G,).
 
     bank.json             format, words of the bank by number, sizes, what it was made of
     vectors.npy           (N, D)  int8    unit vectors times 127
     projection.npy        (F, D)  float16, centre.npy (F,) float32
     tokens.npy            (T,)    uint16  all captions, one after the other
-    caption_starts.npy    (C+1,)  uint32
-    picture_starts.npy    (N+1,)  uint32  picture i has the captions picture_starts[i] .. picture_starts[i + 1] - 1
-    grams.npy             (G,)    uint64  rising; the n-grams (n = 1..4) that more than one picture has
+    caption_words.npy     (C,)    uint8   tokens of each caption (uint16 where one is longer)
+    picture_captions.npy  (N,)    uint8   captions of each picture (uint16 where one has more)
+    short_grams.npy       (S,)    uint32  rising; the n-grams that more than one picture has, n = 1 and 2
+    grams.npy             (G-S,)  uint64  the same, n = 3 and 4
     frequencies.npy       (G,)    uint16  how many pictures have each (uint32 in a large bank)
 """
 
@@ -27,13 +29,15 @@ from numpy.typing import NDArray
 from coscap.errors import UserError
 from coscap.files import read_json, whole_folder, write_json
 
-FORMAT = "coscap bank 1"
+FORMAT = "coscap bank 2"
 ARRAYS = (
-    "vectors", "projection", "centre", "tokens", "caption_starts", "picture_starts", "grams", "frequencies",
+    "vectors", "projection", "centre", "tokens", "caption_words", "picture_captions", "short_grams", "grams",
+    "frequencies",
 )  # fmt: skip
 ORDERS = 4
 SIGMA = 6.0  # CIDEr-D's penalty for length
 NEIGHBOURS, BEST = 60, 125  # as published: pictures to ask, and similarities that count
+_LONG = np.uint64(1 << 32)  # n-grams of three words and more are not below
 NO_WORD = 0xFFFF  # a word that the bank does not have; it agrees with nothing
 
 
@@ -60,6 +64,9 @@ class Bank:
                 )  # the same memory, without what a memmap does at every slice
             except (OSError, ValueError, EOFError):
                 raise UserError(f"{path / name}.npy is missing or damaged; make the bank again.") from None
+        arrays["grams"] = np.concatenate([arrays["short_grams"].astype(np.uint64), arrays["grams"]])
+        arrays["caption_starts"] = _starts(arrays["caption_words"])
+        arrays["picture_starts"] = _starts(arrays["picture_captions"])
         bank = cls(path, tuple(content["words"]), arrays)
         bank._check()
         return bank
@@ -93,7 +100,7 @@ class Bank:
         """What people wrote about these pictures of the bank."""
         a = self.arrays
         ends = [(int(a["picture_starts"][at]), int(a["picture_starts"][at + 1])) for at in pictures.tolist()]
-        starts = [a["caption_starts"][first : last + 1].astype(np.int64) for first, last in ends]
+        starts = [a["caption_starts"][first : last + 1] for first, last in ends]
         parts = [np.asarray(a["tokens"][each[0] : each[-1]]) for each in starts]
         return NeighbourCaptions(
             self,
@@ -103,6 +110,10 @@ class Bank:
         )
 
     @cached_property
+    def _projection(self) -> NDArray[np.float32]:
+        return self.arrays["projection"].astype(np.float32)
+
+    @cached_property
     def _vectors(self) -> NDArray[np.float32]:
         return self.arrays["vectors"].astype(np.float32) / np.float32(127)
 
@@ -110,7 +121,7 @@ class Bank:
         width = len(self.arrays["centre"])
         if features.ndim != 2 or features.shape[1] != width:
             raise UserError(f"{self.path} compares features of width {width}, not {features.shape[-1]}.")
-        return _units((features - self.arrays["centre"]) @ self.arrays["projection"].astype(np.float32))
+        return _units((features - self.arrays["centre"]) @ self._projection)
 
     def _caption(self, number: int) -> NDArray[np.uint16]:
         first, last = (int(at) for at in self.arrays["caption_starts"][number : number + 2])
@@ -133,9 +144,8 @@ class Bank:
             a["vectors"].ndim == 2
             and a["projection"].shape == (len(a["centre"]), a["vectors"].shape[1])
             and len(a["picture_starts"]) == len(a["vectors"]) + 1
-            and bool(np.all(np.diff(a["picture_starts"].astype(np.int64)) >= 0))
+            and all(a[name].dtype.kind == "u" for name in ("caption_words", "picture_captions"))
             and int(a["picture_starts"][-1]) == len(a["caption_starts"]) - 1
-            and bool(np.all(np.diff(a["caption_starts"].astype(np.int64)) >= 0))
             and int(a["caption_starts"][-1]) == len(a["tokens"])
             and int(a["tokens"].max(initial=0)) < len(self.words)
             and len(a["grams"]) == len(a["frequencies"])
@@ -155,6 +165,7 @@ class NeighbourCaptions:
     lengths: NDArray[np.int64]  # (R,) tokens of each caption
     pictures: NDArray[np.int64]  # (T,) the place of each token's picture among the pictures
     _agreed: dict[tuple[tuple[str, ...], int], float] = field(default_factory=dict, repr=False)
+    _shares: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = field(default_factory=list, repr=False)
 
     def consensus(self, captions: Sequence[Sequence[str]], best: int = BEST) -> NDArray[np.float64]:
         """How well each caption agrees with these: the mean of its `best` highest similarities to one of them. (K,)
@@ -208,7 +219,15 @@ class NeighbourCaptions:
         return self.shares_of(np.arange(len(self.bank.words)))
 
     def shares_of(self, groups: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The same for groups of words; groups: (W,) the group of each word of the bank, or -1"""
+        """The same for groups of words; groups: (W,) the group of each word of the bank, or -1. Counted once: more
+        captions are drawn for a picture, and the same is asked for again."""
+        for counted, shares in self._shares:
+            if counted is groups:
+                return shares
+        self._shares.append((groups, self._count_shares(groups)))
+        return self._shares[-1][1]
+
+    def _count_shares(self, groups: NDArray[np.int64]) -> NDArray[np.float64]:
         count = int(groups.max(initial=-1)) + 1
         group = groups[self.tokens]
         pairs = np.unique((self.pictures * count + group)[group >= 0])
@@ -235,11 +254,17 @@ class _Weighted:
         owner = np.repeat(np.arange(len(lengths)), lengths)  # (T,)
         grams = pack(tokens, n)
         whole = owner[: len(grams)] == owner[n - 1 : n - 1 + len(grams)]  # not across the end of a caption
-        unique, column = np.unique(grams[whole], return_inverse=True)
-        pairs, counts = np.unique(
-            column * max(1, len(lengths)) + owner[: len(grams)][whole], return_counts=True
-        )
-        column, caption = np.divmod(pairs, max(1, len(lengths)))
+        grams, owner = grams[whole], owner[: len(grams)][whole]
+        order = np.argsort(grams, kind="stable")  # by n-gram, then by caption
+        grams, owner = grams[order], owner[order]
+        new = np.ones(len(grams), np.bool_)
+        new[1:] = grams[1:] != grams[:-1]
+        unique = grams[new]
+        entry = new.copy()
+        entry[1:] |= owner[1:] != owner[:-1]
+        starts = np.flatnonzero(entry)
+        counts = np.diff(starts, append=len(grams))
+        column, caption = np.cumsum(new)[starts] - 1, owner[starts]
         weight = counts * bank.rarity(unique)[column]
         size = np.sqrt(np.bincount(caption, np.square(weight), minlength=len(lengths)))
         return cls(unique, column, caption, weight, size)
@@ -287,9 +312,10 @@ def write_bank(
         "projection": projection,
         "centre": centre,
         "tokens": np.concatenate([np.zeros(0, np.uint16), *flat]),
-        "caption_starts": np.concatenate([[0], np.cumsum([len(c) for c in flat])]).astype(np.uint32),
-        "picture_starts": np.concatenate([[0], np.cumsum([len(each) for each in rows])]).astype(np.uint32),
-        "grams": grams,
+        "caption_words": _narrow([len(caption) for caption in flat]),
+        "picture_captions": _narrow([len(each) for each in rows]),
+        "short_grams": grams[grams < _LONG].astype(np.uint32),
+        "grams": grams[grams >= _LONG],
         "frequencies": frequencies,
     }
     content = {"format": FORMAT, "words": words, "pictures": len(rows), "captions": len(flat)}
@@ -298,6 +324,16 @@ def write_bank(
         for name, array in arrays.items():
             np.save(partial / f"{name}.npy", array, allow_pickle=False)
     return Bank.open(path)
+
+
+def _narrow(counts: Sequence[int]) -> NDArray[np.unsignedinteger[Any]]:
+    """In as few bytes as the largest needs."""
+    return np.array(counts, np.min_scalar_type(max(counts, default=0)))
+
+
+def _starts(counts: NDArray[np.unsignedinteger[Any]]) -> NDArray[np.int64]:
+    """Where each of several parts of these sizes begins, and where the last one ends."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
 def _frequencies(

@@ -14,16 +14,21 @@ def candidates(
     """logs: (N, V), which is overwritten"""
     if mask is not None:
         logs[:, mask.tokens] = -np.inf
-        logs[mask.rows, mask.row_tokens] = -np.inf
+        if len(mask.rows):
+            logs[mask.rows, mask.row_tokens] = -np.inf
     if k is None:
         return Candidates(np.broadcast_to(np.arange(logs.shape[1]), logs.shape), logs)
     rows = np.arange(len(logs))[:, None]
     values, index = logs[:, :0], np.zeros((len(logs), 0), np.int64)
     if named is not None:
-        index = named  # (N, A)
+        index = place = named  # (N, A)
         missing = index < 0
-        place = np.maximum(np.where(missing, index[:, :1], index), 0)  # padding stands for the first one
-        values = np.where(missing, -np.inf, logs[rows, place]).astype(logs.dtype)
+        padded = missing.any()
+        if padded:
+            place = np.maximum(np.where(missing, index[:, :1], index), 0)  # padding stands for the first one
+        values = logs[rows, place]
+        if padded:
+            values[missing] = -np.inf
         if k:
             logs[rows, place] = -np.inf
     if k:

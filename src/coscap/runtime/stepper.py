@@ -5,19 +5,20 @@ step.onnx    tokens, noise, pictures, states ─▶ log-probabilities, attention
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coscap.noise import CONTEXT_NOISE, OBJECT_NOISE, Words, normals, row_keys, uniforms
+from coscap.noise import CONTEXT_NOISE, OBJECT_NOISE, Words, normal_blocks, normals, row_keys, uniforms
 from coscap.runtime.candidates import candidates
 from coscap.seam import Candidates, Floats, Ints, LatentValues, RegionArrays, TokenMask
 
 Arrays = Mapping[str, NDArray[Any]]
 COLUMNS = ("keys", "values", "masked", "object_keys", "object_means")  # of pictures: a column for each region
 STREAMS = {"context": CONTEXT_NOISE, "object": OBJECT_NOISE}
+AHEAD = {"context": 12, "object": 4}  # tokens (or objects) whose noise is made at once
 LIKELIEST, GUMBEL = (
     "likeliest",
     "gumbel",
@@ -54,6 +55,7 @@ class GraphState:
     arrays: Arrays  # hidden states and latents, (N, ...)
     given: Mapping[str, Given]
     step: int = 0
+    noise: Mapping[str, Floats] = field(default_factory=dict)  # of the first tokens, (N, AHEAD, width)
     history: tuple[Arrays, ...] | None = None  # latents of each token so far
 
     @property
@@ -70,6 +72,7 @@ class GraphState:
             keys=self.keys[rows],
             arrays=take(self.arrays),
             given={name: each.take(rows) for name, each in self.given.items()},
+            noise=take(self.noise),
             history=None if self.history is None else tuple(take(each) for each in self.history),
         )
 
@@ -175,17 +178,18 @@ class GraphStepper:
         named: Ints | None = None,
         mask: TokenMask | None = None,
     ) -> tuple[Candidates, GraphState, Floats]:
-        ids, places = np.unique(tokens, return_inverse=True)
+        ids, places = _distinct(tokens)
         feed: dict[str, NDArray[Any]] = {
-            "ids": ids.astype(np.int64),
-            "places": places.astype(np.int64),
+            "ids": ids,
+            "places": places,
             "owners": state.owners,
             "temperatures": state.temperatures,
             **state.pictures,
             **state.arrays,
         }
+        noise = dict(state.noise)
         for name, width in self._latents.items():
-            feed |= self._latent(name, width, state)
+            feed |= self._latent(name, width, state, noise)
         values = self._step.run(self._outputs, {name: feed[name] for name in self._inputs})
         found = dict(zip(self._outputs, values, strict=True))
         arrays = {name: found[f"next_{name}"] for name in state.arrays}
@@ -195,11 +199,14 @@ class GraphStepper:
             history = (*history, kept)
         attention = np.zeros((len(tokens), state.width), np.float32)
         attention[:, : found["attention"].shape[1]] = found["attention"]
-        after = replace(state, arrays=arrays, step=state.step + 1, history=history)
+        after = replace(state, arrays=arrays, step=state.step + 1, noise=noise, history=history)
         return candidates(found["log_probabilities"], k, named, mask), after, attention
 
-    def _latent(self, name: str, width: int, state: GraphState) -> dict[str, NDArray[Any]]:
-        """Noise (N, width), and values (N, Z) for the rows that `use` them, of one latent at this token."""
+    def _latent(
+        self, name: str, width: int, state: GraphState, made: dict[str, Floats]
+    ) -> dict[str, NDArray[Any]]:
+        """Noise (N, width), and values (N, Z) for the rows that `use` them, of one latent at this token; `made` keeps
+        the noise that was made ahead."""
         number = state.arrays.get(
             f"{name}_drawn", state.step
         )  # (N,) where a latent is not drawn at each token
@@ -210,11 +217,24 @@ class GraphStepper:
             last = np.minimum(number_of, given.values.shape[1] - 1)
             values = np.ascontiguousarray(given.values[np.arange(state.rows), last], np.float32)
             use = (number_of < given.lengths).astype(np.int64)
-        noise = np.zeros((state.rows, width), np.float32)
         needed = not use.all() and not (self._once and state.step)
-        if needed and not (self._quiet and state.temperatures[0] == 0):
+        if not needed or (self._quiet and state.temperatures[0] == 0):
+            noise = np.zeros((state.rows, width), np.float32)
+        elif self._once or np.max(number) >= AHEAD[name]:
             noise = normals(state.keys, STREAMS[name], number, width)
+        else:
+            if name not in made:
+                made[name] = normal_blocks(state.keys, STREAMS[name], AHEAD[name], width)
+            noise = made[name][np.arange(state.rows), number]
         return {f"{name}_noise": noise, f"{name}_given": values, f"{name}_use": use}
+
+
+def _distinct(tokens: Ints) -> tuple[Ints, Ints]:
+    """The tokens that occur, rising, and the place of each among them; for a few of them faster than np.unique."""
+    given = tokens.tolist()
+    ids = sorted(set(given))
+    place = {token: at for at, token in enumerate(ids)}
+    return np.array(ids, np.int64), np.array([place[token] for token in given], np.int64)
 
 
 def _given(latents: LatentValues | None, rows: int) -> dict[str, Given]:
