@@ -287,7 +287,7 @@ class Captioner:
             ]
             if not short:
                 return
-            some = regions.take(np.array(short))
+            some = regions if len(short) == len(pools) else regions.take(np.array(short))
             more = self.generate(some, count, settings, turn=turn, check=check)
             for at, captions in zip(short, more, strict=True):
                 pools[at].further += captions

@@ -87,7 +87,7 @@ class Bank:
         vectors = self._project(features)  # (Q, D)
         likeness = vectors @ self._vectors.T  # (Q, N)
         count = min(count, len(self))
-        found = np.argpartition(-likeness, count - 1, axis=1)[:, :count]
+        found = np.argpartition(likeness, len(self) - count, axis=1)[:, len(self) - count :]
         order = np.lexsort((found, -np.take_along_axis(likeness, found, axis=1)), axis=1)
         return np.take_along_axis(found, order, axis=1)
 
@@ -177,7 +177,7 @@ class NeighbourCaptions:
         if new:
             found = self.similarity(new)  # (K, R)
             means = (
-                np.sort(found, axis=1)[:, ::-1][:, :best].mean(axis=1) if found.size else np.zeros(len(new))
+                np.sort(found, axis=1)[:, -best:][:, ::-1].mean(axis=1) if found.size else np.zeros(len(new))
             )
             self._agreed.update(zip(((key, best) for key in new), means.tolist(), strict=True))
         return np.array([self._agreed[key, best] for key in keys])
