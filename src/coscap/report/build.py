@@ -156,7 +156,7 @@ def build(options: ReportOptions, tell: Callable[[str], None]) -> ReportResults:
     if options.spice and 0 < options.spice_pictures < len(pictures):
         notes.append(
             f"SPICE of the best of several captions (oracle) is that of {options.spice_pictures:,} pictures, evenly "
-            f"spread over the {len(pictures):,}."
+            f"spread; the other {len(pictures) - options.spice_pictures:,} are left out of it."
         )
     ranker = Ranker(prepared, stores, pictures, options.work) if options.rerank else None
     novel = prepared.manifest["split"].get("method") == "heldout"
