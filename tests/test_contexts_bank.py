@@ -111,6 +111,9 @@ def test_a_damaged_bank_is_refused_in_one_sentence(
     np.save(folder / "picture_captions.npy", np.arange(3, dtype=np.uint8))
     with pytest.raises(UserError, match="do not fit"):
         Bank.open(folder)
+    np.save(folder / "picture_captions.npy", np.full(3, -1, np.int8))
+    with pytest.raises(UserError, match="of another kind"):
+        Bank.open(folder)
     (folder / "tokens.npy").write_bytes(b"\x93NUMPY")
     with pytest.raises(UserError, match=r"tokens\.npy is missing or damaged"):
         Bank.open(folder)

@@ -316,6 +316,8 @@ def test_bad_requests_are_one_sentence(world: Path, tmp_path: Path) -> None:
         report(world, tmp_path, ["paired"], "--html", str(tmp_path / "x.html"))
     with pytest.raises(UserError, match="not NAME=NUMBER"):
         report(world, tmp_path, ["paired"], "--goal", "oracle/20/CIDEr")
+    with pytest.raises(UserError, match="--spice 20"):
+        report(world, tmp_path, ["paired"], "--spice-pictures", "3")
 
 
 def test_constrained_rows_are_called_as_the_papers_and_say_their_commands(

@@ -29,3 +29,10 @@ def test_normals_are_equal_to_rounding(width: int) -> None:
     expected = torch_noise.normals(theirs, 1, 4, width).numpy()
     assert found.shape == (500, width) and found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def test_noise_of_several_steps_at_once_is_that_of_each() -> None:
+    keys = noise.row_keys(7, np.array([3, 11], np.int64), range(3))
+    blocks = noise.normal_blocks(keys, noise.CONTEXT_NOISE, 5, 9)
+    each = [noise.normals(keys, noise.CONTEXT_NOISE, step, 9) for step in range(5)]
+    np.testing.assert_array_equal(blocks, np.stack(each, axis=1))

@@ -161,6 +161,10 @@ def report(
     check_output(out, folder=True)
     if html is not None:
         check_output(html)
+    if spice_pictures and not spice:
+        raise UserError(
+            "--spice-pictures says of how many pictures SPICE is; say of how many draws, too: --spice 20."
+        )
     goals = _goals(goal or [])
     options = ReportOptions(
         runs=tuple(runs),

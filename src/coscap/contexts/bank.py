@@ -10,7 +10,7 @@ caption_starts (C+1,) and picture_starts (N+1,), sums of two of them, and `grams
     vectors.npy           (N, D)  int8    unit vectors times 127
     projection.npy        (F, D)  float16, centre.npy (F,) float32
     tokens.npy            (T,)    uint16  all captions, one after the other
-    caption_words.npy     (C,)    uint8   tokens of each caption (uint16 where one is longer)
+    caption_lengths.npy   (C,)    uint8   tokens of each caption (uint16 where one is longer)
     picture_captions.npy  (N,)    uint8   captions of each picture (uint16 where one has more)
     short_grams.npy       (S,)    uint32  rising; the n-grams that more than one picture has, n = 1 and 2
     grams.npy             (G-S,)  uint64  the same, n = 3 and 4
@@ -31,7 +31,7 @@ from coscap.files import read_json, whole_folder, write_json
 
 FORMAT = "coscap bank 2"
 ARRAYS = (
-    "vectors", "projection", "centre", "tokens", "caption_words", "picture_captions", "short_grams", "grams",
+    "vectors", "projection", "centre", "tokens", "caption_lengths", "picture_captions", "short_grams", "grams",
     "frequencies",
 )  # fmt: skip
 ORDERS = 4
@@ -64,8 +64,11 @@ class Bank:
                 )  # the same memory, without what a memmap does at every slice
             except (OSError, ValueError, EOFError):
                 raise UserError(f"{path / name}.npy is missing or damaged; make the bank again.") from None
+        counted = ("caption_lengths", "picture_captions", "short_grams", "grams")
+        if any(arrays[name].ndim != 1 or arrays[name].dtype.kind != "u" for name in counted):
+            raise UserError(f"{path} is damaged (an array is of another kind); make the bank again.")
         arrays["grams"] = np.concatenate([arrays["short_grams"].astype(np.uint64), arrays["grams"]])
-        arrays["caption_starts"] = _starts(arrays["caption_words"])
+        arrays["caption_starts"] = _starts(arrays["caption_lengths"])
         arrays["picture_starts"] = _starts(arrays["picture_captions"])
         bank = cls(path, tuple(content["words"]), arrays)
         bank._check()
@@ -144,7 +147,6 @@ class Bank:
             a["vectors"].ndim == 2
             and a["projection"].shape == (len(a["centre"]), a["vectors"].shape[1])
             and len(a["picture_starts"]) == len(a["vectors"]) + 1
-            and all(a[name].dtype.kind == "u" for name in ("caption_words", "picture_captions"))
             and int(a["picture_starts"][-1]) == len(a["caption_starts"]) - 1
             and int(a["caption_starts"][-1]) == len(a["tokens"])
             and int(a["tokens"].max(initial=0)) < len(self.words)
@@ -312,7 +314,7 @@ def write_bank(
         "projection": projection,
         "centre": centre,
         "tokens": np.concatenate([np.zeros(0, np.uint16), *flat]),
-        "caption_words": _narrow([len(caption) for caption in flat]),
+        "caption_lengths": _narrow([len(caption) for caption in flat]),
         "picture_captions": _narrow([len(each) for each in rows]),
         "short_grams": grams[grams < _LONG].astype(np.uint32),
         "grams": grams[grams >= _LONG],
