@@ -39,9 +39,11 @@ FIGURES = (
 # The choice of what is shown is made for these: no more Div-2 may be lost, and CHAIR-i is to fall to this share.
 MOST_DIV2_LOST, CHAIR_SHARE = 0.028, 0.64
 CHOICES = {
-    "likelihood": (0.0,), "consensus": (1.0, 1.25, 1.5), "support": (0.5, 1.0, 1.5, 2.0), "objects": (0.0, 0.25, 0.5),
+    "likelihood": (0.0,), "consensus": (0.2, 0.3, 0.5), "expected": (0.9, 1.1, 1.3, 1.5),
+    "support": (0.3, 0.6, 0.9, 1.2), "objects": (0.0,),
 }  # fmt: skip
-FLOORS = ((0.15, 0.6), (0.25, 0.7), (0.3, 0.6), (0.4, 0.7), (0.5, 0.75))  # of support and of objects
+FLOORS = ((0.2, 0.6), (0.3, 0.65), (0.4, 0.7))  # of support and of objects
+ALONE = (0.0, 1.25, 0.0, 0.0, 0.0), (0.0, 0.0, 1.25, 0.0, 0.0)  # worth by one thing, to compare with
 
 
 # ---- the fit --------------------------------------------------------------------------------------------------------
@@ -255,11 +257,12 @@ def fit(asked: argparse.Namespace) -> None:
     if asked.out is not None:
         write_json(asked.out, weights.json())
     print(f"{len(first)} pictures fitted, {len(second)} others measure")
-    consensus = replace(weights, worth=(0.0, weights.worth[1], 0.0, 0.0), floors=(0.0, 0.0))
+    consensus, expected = (replace(weights, worth=each, floors=(0.0, 0.0)) for each in ALONE)
     chosen = {
         "likelihood and difference, as before": [shown_before(p) for p in second],
         "likelihood and difference, as now without a judge": [shown(p, None, TURNS[0]) for p in second],
         "consensus and difference": [shown(p, consensus, TURNS[0]) for p in second],
+        "what is expected and difference": [shown(p, expected, TURNS[0]) for p in second],
         "all, of the first draws alone": [shown_of_turns(p, weights, 1) for p in second],
         "as now": [shown_of_turns(p, weights) for p in second],
     }
@@ -267,11 +270,11 @@ def fit(asked: argparse.Namespace) -> None:
     drawn = [turn_of(p, weights) for p in second]
     print({name: drawn.count(name) for name in TURNS}, "pictures by the turn that was enough")
     one = {
-        "likelihood": [shown(p, None, "calm", 1) for p in second],
+        "likelihood, of 20 draws": [shown(p, None, "calm 20", 1) for p in second],
         "a plain beam": [[0] for _ in second],
         "as now": [shown(p, weights, "accurate", 1) for p in second],
     }
-    pools = {"likelihood": "calm", "a plain beam": "beam", "as now": "accurate"}
+    pools = {"likelihood, of 20 draws": "calm 20", "a plain beam": "beam", "as now": "accurate"}
     single = {name: evaluated(second, pools[name], places) for name, places in one.items()}
     results = {
         "shown": table("Five captions shown of 20 draws", five),
@@ -304,7 +307,7 @@ def main() -> None:
         "--choose-on", type=int, default=600, help="pictures of the first half that choose the worth"
     )
     parser.add_argument(
-        "--worth", type=float, nargs=4, help="factors that are not to be chosen, e.g. 0 1.25 1 0.25"
+        "--worth", type=float, nargs=5, help="factors that are not to be chosen, e.g. 0 0.3 1.25 0.6 0"
     )
     parser.add_argument("--floors", type=float, nargs=2, help="and floors, e.g. 0.4 0.7")
     fit(parser.parse_args())

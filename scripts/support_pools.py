@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from coscap import Captioner
-from coscap.captioner import BEAM, FURTHER, LEAST_POOL, POOL
+from coscap.captioner import BEAM, FURTHER, POOL, SAFE_POOL
 from coscap.contexts.judge import Judge, Judgement, detected_scores
 from coscap.data import open_prepared
 from coscap.data.word_targets import pictures_in
@@ -101,7 +101,7 @@ def draw(captioner: Captioner, regions: Sequence[Any]) -> list[dict[str, Any]]:
             name: captioner.generate(arrays, POOL * SHOWN, usual, turn=turn)
             for turn, name in enumerate(TURNS)
         },
-        "calm": captioner.generate(arrays, LEAST_POOL, calm),
+        "calm": captioner.generate(arrays, SAFE_POOL, calm),
         "beam": captioner.generate(arrays, BEAM, beam_settings(usual)),
     }
     recipe = captioner.loaded.recipe
@@ -121,8 +121,8 @@ def draw(captioner: Captioner, regions: Sequence[Any]) -> list[dict[str, Any]]:
 
 @dataclass
 class Picture:
-    """Pools of captions: TURNS, each with the draws of those before; calm (as --accurate draws), beam, accurate (the
-    latter two)."""
+    """Pools of captions: TURNS, each with the draws of those before; calm (as --accurate draws), the first 20 of
+    these, beam, accurate (calm and beam)."""
 
     image: int
     references: list[str]
@@ -154,8 +154,8 @@ def _picture(row: Any, vector: Any, words: Any, judge: Judge, prepared: Any, obj
     made = {way: [_caption(*each) for each in row[way]] for way in (*TURNS, "calm", "beam")}
     for before, turn in pairwise(TURNS):
         made[turn] = [*made[before], *made[turn]]
-    pools = {**made, "accurate": [*made["calm"], *made["beam"]]}
-    similar = judge.similar(vector)
+    pools = {**made, "calm 20": made["calm"][:20], "accurate": [*made["calm"], *made["beam"]]}
+    known = judge.known_of(vector, words, row["detected"])
     said = ReferenceWords(map(prepared.units, prepared.captions_of(image)), objects)
     found = Picture(row["image"], [prepared.text(each) for each in prepared.captions_of(image)], pools)
     for way, captions in pools.items():
@@ -163,12 +163,12 @@ def _picture(row: Any, vector: Any, words: Any, judge: Judge, prepared: Any, obj
         found.marks[way] = [said.marks(each) for each in tokens]
         found.true[way] = [said.is_true(each) for each in tokens]
         if way in (*TURNS, "accurate"):
-            features = judge.features(tokens, words, similar, objects, row["detected"])
+            features = judge.features(tokens, known, objects)
             found.rows[way] = [features.rows(each) for each in tokens]
-            agreed = [0.0] * len(tokens) if similar is None else similar.consensus(tokens).tolist()
+            agreed = zip(tokens, *judge.agreement(tokens, known), strict=True)
             found.verdicts[way] = [
-                Judgement(0.0, 0.0, (), consensus, tuple(faults(each, objects)))
-                for each, consensus in zip(tokens, agreed, strict=True)
+                Judgement(0.0, 0.0, (), consensus, expected, tuple(faults(each, objects)))
+                for each, consensus, expected in agreed
             ]
     return found
 

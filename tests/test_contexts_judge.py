@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coscap.contexts.bank import NeighbourCaptions, write_bank
-from coscap.contexts.judge import UNFITTED, Judge, Judgement, SupportWeights, detected_scores
+from coscap.contexts.judge import UNFITTED, Judge, Judgement, Known, SupportWeights, detected_scores
 from coscap.contexts.word_support import UNSEEN, WORD_FEATURES, WordFeatures, calibrated, probably_true
 from coscap.errors import UserError
 from coscap.files import write_json
@@ -58,7 +58,8 @@ def test_a_true_caption_has_more_support_than_an_invented_one(judge: Judge, coff
 def features(
     judge: Judge, coffee: Evidence, drawn: list[list[str]], said: NeighbourCaptions | None = None
 ) -> WordFeatures:
-    return judge.features(drawn, judge.reader.probabilities(coffee.words), said, COCO, {"cup": [0.9]})
+    known = Known(judge.reader.probabilities(coffee.words), {"cup": [0.9]}, said, None)
+    return judge.features(drawn, known, COCO)
 
 
 def named(row: np.ndarray | None) -> dict[str, float]:
@@ -127,10 +128,9 @@ def test_a_caption_is_true_with_all_objects_and_all_other_words_but_one() -> Non
 def test_a_number_is_judged_by_what_was_detected(judge: Judge, coffee: Evidence) -> None:
     scores = {"cup": [0.9, 0.8, 0.3], "dog": [0.9]}
     tokens = "two large white cups and two dogs and three zebras on two tables".split()
-    group = named(
-        judge.features([], judge.reader.probabilities(coffee.words), None, COCO, scores).row("group", "cup")
-    )
-    known = judge.features([tokens], judge.reader.probabilities(coffee.words), None, COCO, scores)
+    seen = Known(judge.reader.probabilities(coffee.words), scores, None, None)
+    group = named(judge.features([], seen, COCO).row("group", "cup"))
+    known = judge.features([tokens], seen, COCO)
     counts = [
         named(row)["count"] for row, token in zip(known.rows(tokens), tokens, strict=True) if token in NUMBERS
     ]
@@ -154,10 +154,10 @@ def test_what_is_shown_has_no_fault_and_no_invented_object_while_others_are_left
     pool = [caption("a cat next to a cat", -1.0), caption("a cat on a bed", -6.0), caption("a dog", -2.0)]
     pool.append(caption("a blue cat", -3.0))
     judged = [
-        Judgement(0.9, 0.9, (), 5.0, ("cat is named twice",)),
-        Judgement(0.4, 0.8, (), 1.0, ()),
-        Judgement(0.9, 0.1, (), 1.0, ()),
-        Judgement(0.1, 0.9, (), 9.0, ()),
+        Judgement(0.9, 0.9, (), 5.0, 5.0, ("cat is named twice",)),
+        Judgement(0.4, 0.8, (), 1.0, 1.0, ()),
+        Judgement(0.9, 0.1, (), 1.0, 1.0, ()),
+        Judgement(0.1, 0.9, (), 9.0, 9.0, ()),
     ]
     ranks = rank(pool, judged, UNFITTED)
     assert [each.text for each in select(pool, 1, 0.5, *ranks)] == ["a cat on a bed"]

@@ -45,6 +45,7 @@ from coscap.vision.words import Evidence
 
 POOL, LEAST_POOL = 4, 20  # draws for each caption that is shown; and so many for a single one, too
 SAFE, BEAM = 0.2, 5  # up to this variety, the captions of a beam are in the pool as well
+SAFE_POOL = 60  # and so many draws
 FURTHER = 2  # times that a photograph is drawn again which bears out fewer captions than are to be shown
 
 
@@ -217,11 +218,11 @@ class Captioner:
         """The captions of pictures whose regions are known.
 
         A latent search draws four captions for each one shown, at least 20, and takes good ones that differ: `variety`
-        0 takes the best, 1 the most different (0.5 if unset). Good is likely, borne out by the picture and in agreement
-        with captions of similar ones, where there is `evidence` of the pictures; otherwise likely alone. A picture that
-        bears out fewer than a quarter of them is drawn again, up to twice. `accurate` and `diverse` set variety and the
-        latents' temperature, where they are not given; under a variety as low as that of `accurate`, captions of a beam
-        are among them. Further options are fields of SearchSettings, above `settings`. `check` may raise to end it.
+        0 takes the best, 1 the most different (0.5 if unset). Good is what people would write by what is seen, and borne
+        out by it, where there is `evidence` of the pictures; otherwise likely. A picture that bears out fewer than are
+        shown, or than five, is drawn again, up to twice. `accurate` and `diverse` set variety and the latents'
+        temperature, where they are not given; under a variety as low as that of `accurate`, the pool is larger and has
+        captions of a beam. Further options are fields of SearchSettings, above `settings`. `check` may raise to end it.
         """
         settings, variety = self._asked(
             n, accurate=accurate, diverse=diverse, variety=variety, settings=settings, **options
@@ -229,7 +230,7 @@ class Captioner:
         pooled = settings.search == "latent" and settings.draws is None
         arrays = RegionArrays.stack(regions)
         safe = pooled and variety <= SAFE and evidence is not None
-        count = max(POOL * n, LEAST_POOL) if pooled else n
+        count = max(POOL * n, SAFE_POOL if safe else LEAST_POOL) if pooled else n
         found = self.generate(arrays, count, settings, check=check)
         drawn = [len(captions) for captions in found]
         beam = beam_settings(settings)
@@ -241,7 +242,7 @@ class Captioner:
         for pool in pools:
             self._judge(pool)
         if pooled:
-            self._draw_further(pools, arrays, count, settings, check)
+            self._draw_further(pools, arrays, count, max(n, LEAST_POOL // POOL), settings, check)
         judged_alone = self._judged_alone(evidence)
         if not judged_alone:
             all_read = rescore(self.model, arrays, [pool.captions for pool in pools], self.vocabulary, check)
@@ -273,17 +274,16 @@ class Captioner:
         pools: Sequence[Pool],
         regions: RegionArrays,
         count: int,
+        wanted: int,
         settings: SearchSettings,
         check: Check | None,
     ) -> None:
-        """Add as many captions again to the pools of which too few are borne out: one in POOL is wanted."""
+        """Add as many captions again to the pools in which fewer than `wanted` are borne out."""
         if self.judge is None:
             return
         for turn in range(1, FURTHER + 1):
             short = [
-                at
-                for at, pool in enumerate(pools)
-                if pool.judged and pool.good(self.judge.weights) < count // POOL
+                at for at, pool in enumerate(pools) if pool.judged and pool.good(self.judge.weights) < wanted
             ]
             if not short:
                 return
@@ -298,12 +298,11 @@ class Captioner:
         recipe = self.loaded.recipe
         if self.judge is None or pool.evidence is None:
             return
-        detected = {} if recipe is None else detected_scores(pool.regions, recipe)
         captions = pool.captions
-        pool.known = pool.known or self.judge.known(pool.evidence)
-        judged = self.judge.judge_words(
-            [each.tokens for each in captions], *pool.known, self.objects, detected
-        )
+        if pool.known is None:
+            detected = {} if recipe is None else detected_scores(pool.regions, recipe)
+            pool.known = self.judge.known(pool.evidence, detected)
+        judged = self.judge.judge_known([each.tokens for each in captions], pool.known, self.objects)
         pool.judged = {caption.tokens: each for caption, each in zip(captions, judged, strict=True)}
 
     def _best(self, pool: Pool, n: int, variety: float) -> list[Caption]:

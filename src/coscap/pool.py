@@ -3,11 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
-from coscap.contexts.bank import NeighbourCaptions
-from coscap.contexts.judge import Judgement, SupportWeights
+from coscap.contexts.judge import Judgement, Known, SupportWeights
 from coscap.seam import Caption
 from coscap.search.select import per_token, unit_interval
 from coscap.text.faults import faults, mended
@@ -27,7 +23,7 @@ class Pool:
     regions: Regions
     evidence: Evidence | None
     further: list[Caption] = field(default_factory=list)  # drawn because too few were borne out
-    known: tuple[NDArray[np.float32], NeighbourCaptions | None] | None = None  # of `Judge.known`, once asked
+    known: Known | None = None  # of `Judge.known`, once asked
     judged: dict[tuple[str, ...], Judgement] = field(
         default_factory=dict
     )  # by tokens; a text may have several
@@ -70,6 +66,7 @@ def rank(
     parts = (
         unit_interval([per_token(caption) for caption in captions]),
         unit_interval([each.consensus for each in judged]),
+        unit_interval([each.expected for each in judged]),
         [each.support for each in judged],
         [each.objects for each in judged],
     )

@@ -15,6 +15,7 @@ caption_starts (C+1,) and picture_starts (N+1,), sums of two of them, and `grams
     short_grams.npy       (S,)    uint32  rising; the n-grams that more than one picture has, n = 1 and 2
     grams.npy             (G-S,)  uint64  the same, n = 3 and 4
     frequencies.npy       (G,)    uint16  how many pictures have each (uint32 in a large bank)
+    phrase_*.npy          what people would write about a picture (coscap.contexts.phrases), where that was learnt
 """
 
 from collections.abc import Sequence
@@ -26,6 +27,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coscap.contexts.grams import WeightedGrams, pack
+from coscap.contexts.phrases import ARRAYS as PHRASE_ARRAYS
+from coscap.contexts.phrases import Phrases, Seen, learn_phrases
 from coscap.errors import UserError
 from coscap.files import read_json, whole_folder, write_json
 
@@ -48,6 +52,7 @@ class Bank:
     path: Path
     words: tuple[str, ...]
     arrays: dict[str, NDArray[Any]]
+    phrases: Phrases | None = None
 
     @classmethod
     def open(cls, path: str | Path) -> "Bank":
@@ -55,22 +60,24 @@ class Bank:
         content = read_json(path / "bank.json")
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise UserError(f"{path} is not a bank of this version; make one with `coscap bank`.")
-        arrays = {}
-        for name in ARRAYS:
-            try:
-                mapped = np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-                arrays[name] = np.asarray(
-                    mapped
-                )  # the same memory, without what a memmap does at every slice
-            except (OSError, ValueError, EOFError):
-                raise UserError(f"{path / name}.npy is missing or damaged; make the bank again.") from None
+        arrays = {name: _array(path, name) for name in ARRAYS}
         counted = ("caption_lengths", "picture_captions", "short_grams", "grams")
         if any(arrays[name].ndim != 1 or arrays[name].dtype.kind != "u" for name in counted):
             raise UserError(f"{path} is damaged (an array is of another kind); make the bank again.")
         arrays["grams"] = np.concatenate([arrays["short_grams"].astype(np.uint64), arrays["grams"]])
         arrays["caption_starts"] = _starts(arrays["caption_lengths"])
         arrays["picture_starts"] = _starts(arrays["picture_captions"])
-        bank = cls(path, tuple(content["words"]), arrays)
+        learnt = content.get("phrases")
+        phrases = None
+        if learnt is not None:
+            found = {name: _array(path, name) for name in PHRASE_ARRAYS}
+            try:
+                phrases = Phrases(found, tuple(learnt["classes"]), int(learnt["words"]))
+            except (KeyError, TypeError, ValueError):
+                raise UserError(
+                    f"{path / 'bank.json'}: its phrases are damaged; make the bank again."
+                ) from None
+        bank = cls(path, tuple(content["words"]), arrays, phrases)
         bank._check()
         return bank
 
@@ -151,6 +158,7 @@ class Bank:
             and int(a["caption_starts"][-1]) == len(a["tokens"])
             and int(a["tokens"].max(initial=0)) < len(self.words)
             and len(a["grams"]) == len(a["frequencies"])
+            and (self.phrases is None or self.phrases.fit())
         )
         if not fits:
             raise UserError(
@@ -191,7 +199,7 @@ class NeighbourCaptions:
         tokens = np.concatenate([np.zeros(0, np.uint16), *mine])
         total = np.zeros((len(mine), len(self.lengths)))
         for n, theirs in enumerate(self._orders, 1):
-            own = _Weighted.of(self.bank, tokens, lengths, n)
+            own = WeightedGrams.of(self.bank, tokens, lengths, n)
             if not len(own.grams) or not len(theirs.grams):
                 continue
             places = np.searchsorted(theirs.grams, own.grams).clip(max=len(theirs.grams) - 1)
@@ -237,48 +245,8 @@ class NeighbourCaptions:
         return np.bincount(pairs % max(1, count), minlength=count) / pictures
 
     @cached_property
-    def _orders(self) -> "list[_Weighted]":
-        return [_Weighted.of(self.bank, self.tokens, self.lengths, n) for n in range(1, ORDERS + 1)]
-
-
-@dataclass(frozen=True, eq=False)
-class _Weighted:
-    """CIDEr's tf-idf vectors of captions for one n: E entries that are not 0."""
-
-    grams: NDArray[np.uint64]  # (G,) rising
-    column: NDArray[np.int64]  # (E,) which n-gram
-    caption: NDArray[np.int64]  # (E,) whose
-    weight: NDArray[np.float64]  # (E,)
-    size: NDArray[np.float64]  # (R,) the length of each caption's vector
-
-    @classmethod
-    def of(cls, bank: Bank, tokens: NDArray[np.uint16], lengths: NDArray[np.int64], n: int) -> "_Weighted":
-        owner = np.repeat(np.arange(len(lengths)), lengths)  # (T,)
-        grams = pack(tokens, n)
-        whole = owner[: len(grams)] == owner[n - 1 : n - 1 + len(grams)]  # not across the end of a caption
-        grams, owner = grams[whole], owner[: len(grams)][whole]
-        order = np.argsort(grams, kind="stable")  # by n-gram, then by caption
-        grams, owner = grams[order], owner[order]
-        new = np.ones(len(grams), np.bool_)
-        new[1:] = grams[1:] != grams[:-1]
-        unique = grams[new]
-        entry = new.copy()
-        entry[1:] |= owner[1:] != owner[:-1]
-        starts = np.flatnonzero(entry)
-        counts = np.diff(starts, append=len(grams))
-        column, caption = np.cumsum(new)[starts] - 1, owner[starts]
-        weight = counts * bank.rarity(unique)[column]
-        size = np.sqrt(np.bincount(caption, np.square(weight), minlength=len(lengths)))
-        return cls(unique, column, caption, weight, size)
-
-
-def pack(caption: NDArray[np.uint16], n: int) -> NDArray[np.uint64]:
-    """The n-grams of tokens as numbers, 16 bits a word with 1 added, so that orders do not mix: (T - n + 1,)"""
-    words = caption.astype(np.uint64) + 1
-    grams = np.zeros(max(0, len(words) - n + 1), np.uint64)
-    for offset in range(n):
-        grams = (grams << np.uint64(16)) | words[offset : offset + len(grams)]
-    return grams
+    def _orders(self) -> "list[WeightedGrams]":
+        return [WeightedGrams.of(self.bank, self.tokens, self.lengths, n) for n in range(1, ORDERS + 1)]
 
 
 def write_bank(
@@ -288,8 +256,10 @@ def write_bank(
     *,
     dimensions: int = 128,
     notes: dict[str, Any] | None = None,
+    learn_from: tuple[Seen, Sequence[Sequence[Sequence[str]]]] | None = None,
 ) -> Bank:
-    """Make a bank of N pictures: features (N, F) and the captions of each as words."""
+    """Make a bank of N pictures: features (N, F) and the captions of each as words. learn_from: pictures, these among
+    them, to learn from which phrases belong to what is seen, and their captions."""
     if len(features) != len(captions) or not len(features):
         raise UserError(
             f"a bank needs pictures: {len(features)} features and {len(captions)} sets of captions."
@@ -321,11 +291,24 @@ def write_bank(
         "frequencies": frequencies,
     }
     content = {"format": FORMAT, "words": words, "pictures": len(rows), "captions": len(flat)}
+    if learn_from is not None:
+        phrases = learn_phrases(Bank(path, tuple(words), {**arrays, "grams": grams}), *learn_from)
+        if phrases is not None:
+            content["phrases"] = {"classes": phrases.classes, "words": phrases.words}
+            arrays |= phrases.arrays
     with whole_folder(path) as partial:
         write_json(partial / "bank.json", content | {"notes": notes or {}})
         for name, array in arrays.items():
             np.save(partial / f"{name}.npy", array, allow_pickle=False)
     return Bank.open(path)
+
+
+def _array(path: Path, name: str) -> NDArray[Any]:
+    """Mapped, but without what a memmap does at every slice."""
+    try:
+        return np.asarray(np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError, EOFError):
+        raise UserError(f"{path / name}.npy is missing or damaged; make the bank again.") from None
 
 
 def _narrow(counts: Sequence[int]) -> NDArray[np.unsignedinteger[Any]]:

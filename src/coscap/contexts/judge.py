@@ -2,9 +2,9 @@
 and how many of the captions drawn say the same.
 
     picture ─▶ map ─┬─▶ words with probabilities ───────────────────────┐
-                    └─▶ vector ─▶ nearest pictures of the bank ─┬─▶ words ─┼─▶ support of each word ─▶ of the caption
-    captions drawn ─────────────────────────────────────────────┼─▶ words ─┘
-                                                                └─▶ consensus
+                    ├─▶ vector ─▶ nearest pictures of the bank ─┬─▶ words ─┼─▶ support of each word ─▶ of the caption
+                    └─▶ phrases that people would write ─┐      ├─▶ consensus
+    captions drawn ──────────────────────────────────────┴─▶ expected · words ─┘
 
 A caption's support is the probability that it names no object that is not there, gives no wrong number, and has at most
 one other content word that is wrong, as if its words were right or wrong independently. It is calibrated: of the
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coscap.contexts.bank import Bank, NeighbourCaptions
+from coscap.contexts.phrases import ExpectedPhrases
 from coscap.contexts.word_support import (
     WORD_FEATURES,
     WordFeatures,
@@ -40,7 +41,7 @@ from coscap.vision.regions import Recipe, Regions
 from coscap.vision.tags import Tagger
 from coscap.vision.words import Evidence, WordReader
 
-WORTH = ("likelihood", "consensus", "support", "objects")
+WORTH = ("likelihood", "consensus", "expected", "support", "objects")
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Judgement:
     objects: float  # 0..1, how likely it is that all objects that it names are there
     words: tuple[float | None, ...]  # of each token; None for a token that says nothing about what is seen
     consensus: float  # agreement with captions of similar pictures, CIDEr-D
+    expected: float  # agreement with what people would write, by what is seen
     faults: tuple[str, ...]  # what is wrong by the words alone
 
 
@@ -60,7 +62,7 @@ class SupportWeights:
 
     word: tuple[float, ...]  # of WORD_FEATURES: the log-odds that a word is right
     caption: tuple[float, float, float]  # of `calibrated`: how the words' chances make the caption's
-    worth: tuple[float, ...]  # of WORTH, likelihood and consensus being mapped to 0..1 over the captions
+    worth: tuple[float, ...]  # of WORTH, the first three being mapped to 0..1 over the captions
     floors: tuple[
         float, float
     ]  # of support, and of the chance that all objects are there: see `coscap.pool.tier`
@@ -99,13 +101,23 @@ class SupportWeights:
 UNFITTED = SupportWeights(
     word=(0.0, 1.0, -0.5, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.0, 0.5),
     caption=(0.0, 1.0, 1.0),
-    worth=(0.0, 1.5, 0.5, 0.25),
+    worth=(0.0, 0.5, 1.0, 0.5, 0.0),
     floors=(0.15, 0.6),
 )
 
 
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What is known of a picture before any caption of it."""
+
+    probabilities: NDArray[np.float32]  # (W,) of the words of the eyes
+    detected: Mapping[str, Sequence[float]]  # the scores of each class in it
+    similar: NeighbourCaptions | None  # what people wrote about similar pictures
+    phrases: ExpectedPhrases | None  # what they would write about this one
+
+
 class Judge:
-    """Judges captions by pictures. Without a bank, consensus is 0 for all."""
+    """Judges captions by pictures. Without a bank, consensus and what is expected are 0 for all."""
 
     def __init__(self, tagger: Tagger, weights: SupportWeights, bank: Bank | None = None) -> None:
         self.tagger, self.weights, self.bank = tagger, weights, bank
@@ -142,57 +154,68 @@ class Judge:
         detected: Mapping[str, Sequence[float]],
     ) -> list[Judgement]:
         """All captions that were drawn for a picture, as tokens; detected: the scores of each class in it."""
-        return self.judge_words(captions, *self.known(evidence), objects, detected)
+        return self.judge_known(captions, self.known(evidence, detected), objects)
 
-    def known(self, evidence: Evidence) -> tuple[NDArray[np.float32], NeighbourCaptions | None]:
-        """What is known of a picture before any caption of it: the probability of each word, and what people wrote
-        about similar pictures."""
-        return self.reader.probabilities(evidence.words), self.similar(evidence.vector)
+    def known(self, evidence: Evidence, detected: Mapping[str, Sequence[float]]) -> Known:
+        """What the eyes see of a picture, and what the bank says of what they see."""
+        return self.known_of(evidence.vector, self.reader.probabilities(evidence.words), detected)
 
-    def similar(self, vector: NDArray[np.float32]) -> NeighbourCaptions | None:
-        """What people wrote about the pictures of the bank most like one of this vector."""
-        return None if self.bank is None else self.bank.neighbour_captions(self.bank.nearest(vector[None])[0])
-
-    def judge_words(
+    def known_of(
         self,
-        captions: Sequence[Sequence[str]],
+        vector: NDArray[np.float32],
         probabilities: NDArray[np.float32],
-        similar: NeighbourCaptions | None,
-        objects: ObjectClasses,
         detected: Mapping[str, Sequence[float]],
+    ) -> Known:
+        """The same where the probability of each word was kept instead of its evidence."""
+        bank = self.bank
+        if bank is None:
+            return Known(probabilities, detected, None, None)
+        similar = bank.neighbour_captions(bank.nearest(vector[None])[0])
+        phrases = None if bank.phrases is None else bank.phrases.expected(vector, detected, probabilities)
+        return Known(probabilities, detected, similar, phrases)
+
+    def judge_known(
+        self, captions: Sequence[Sequence[str]], known: Known, objects: ObjectClasses
     ) -> list[Judgement]:
-        """The same with the probability of each word, and with what was said of similar pictures."""
-        consensus = [0.0] * len(captions) if similar is None else similar.consensus(captions).tolist()
-        features = self.features(captions, probabilities, similar, objects, detected)
+        """The same with what is known of the picture."""
+        consensus, expected = self.agreement(captions, known)
+        features = self.features(captions, known, objects)
         weights = np.array(self.weights.word)
         judged = []
-        known: dict[tuple[str, str | None], float | None] = {}  # the support of each token that was met
-        for tokens, agreed in zip(captions, consensus, strict=True):
+        met: dict[tuple[str, str | None], float | None] = {}  # the support of each token
+        for tokens, agreed, usual in zip(captions, consensus, expected, strict=True):
             here = with_counted(tokens, objects.class_of)
             for each in here:
-                if each not in known:
+                if each not in met:
                     row = features.row(*each)
-                    known[each] = None if row is None else sigmoid(float(weights @ row))
-            words = [known[each] for each in here]
+                    met[each] = None if row is None else sigmoid(float(weights @ row))
+            words = [met[each] for each in here]
             true, there = probably_true(tokens, words, objects)
             support = calibrated(true, self.weights.caption)
             wrong = _faults(tuple(tokens), objects)
-            judged.append(Judgement(support, there, tuple(words), agreed, wrong))
+            judged.append(Judgement(support, there, tuple(words), agreed, usual, wrong))
         return judged
 
+    def agreement(self, captions: Sequence[Sequence[str]], known: Known) -> tuple[list[float], list[float]]:
+        """Of each caption, how well it agrees with what was written about similar pictures, and with what would be
+        about this one."""
+        consensus, expected = [0.0] * len(captions), [0.0] * len(captions)
+        if known.similar is not None:
+            consensus = known.similar.consensus(captions).tolist()
+        if known.phrases is not None and self.bank is not None:
+            expected = known.phrases.agreement(self.bank, captions).tolist()
+        return consensus, expected
+
     def features(
-        self,
-        captions: Sequence[Sequence[str]],
-        probabilities: NDArray[np.float32],
-        similar: NeighbourCaptions | None,
-        objects: ObjectClasses,
-        detected: Mapping[str, Sequence[float]],
+        self, captions: Sequence[Sequence[str]], known: Known, objects: ObjectClasses
     ) -> WordFeatures:
         """What is known of words in a picture."""
         if self._groups is None or self._groups.objects is not objects:
             self._groups = WordGroups.of(self.reader, objects, self.bank)
         frequencies = self.reader.frequencies
-        return WordFeatures(self._groups, captions, probabilities, frequencies, similar, detected)
+        return WordFeatures(
+            self._groups, captions, known.probabilities, frequencies, known.similar, known.detected
+        )
 
 
 @lru_cache(maxsize=10_000)

@@ -1,18 +1,20 @@
 """Which training pictures go into a bank: those that together cover the scenes best."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coscap.contexts.bank import Bank, write_bank
+from coscap.contexts.phrases import Seen, probable
 from coscap.data.prepared import Prepared
 from coscap.data.word_targets import pictures_in
 from coscap.errors import UserError
 from coscap.progress import bar, track
 from coscap.vision.builtin import BATCH
 from coscap.vision.pictures import open_picture
-from coscap.vision.regions import GRID_LABEL, Regions
+from coscap.vision.regions import GRID_LABEL, Recipe, Regions
 from coscap.vision.store import RegionStore
 from coscap.vision.tags import Tagger
 
@@ -37,12 +39,9 @@ def bank_of_regions(
     ]
     if not images:
         raise UserError(f"{store.path} has no regions of training pictures of {data.path}.")
-    features = np.stack(
-        [whole_picture(store.get(int(data.image_ids[image]))) for image in track(images, "pictures")]
-    )
-    chosen = cover(features, pictures, seed)
-    kept = [images[at] for at in chosen.tolist()]
-    return _write(data, kept, features[chosen], out, dimensions, store.recipe.name)
+    seen = _seen((store.get(int(data.image_ids[image])) for image in track(images, "pictures")), store.recipe)
+    chosen = cover(seen.vectors, pictures, seed)
+    return _write(data, images, seen, chosen, out, dimensions, store.recipe.name)
 
 
 def bank_of_pictures(
@@ -52,21 +51,53 @@ def bank_of_pictures(
     pictures that are in the folder."""
     images, paths = pictures_in(data, folder, "train", pictures, seed)
     tagger = Tagger()
-    rows = []
+    vectors, words = [], []
     with bar("pictures", len(paths), "pictures") as advance:
         for first in range(0, len(paths), BATCH):
             here = [open_picture(path, least_side=tagger.least_side) for path in paths[first : first + BATCH]]
-            rows += [seen.vector for seen in tagger.look(here)]
+            for evidence in tagger.look(here):
+                vectors.append(evidence.vector)
+                words.append(probable(tagger.reader.probabilities(evidence.words)))
             advance(len(here))
-    return _write(data, images.tolist(), np.stack(rows), out, dimensions, "tuned map")
+    none = np.zeros((len(vectors), 0), np.float32)
+    seen = Seen(np.stack(vectors), none, np.stack(words), ())
+    return _write(data, images.tolist(), seen, np.arange(len(vectors)), out, dimensions, "tuned map")
+
+
+def _seen(pictures: Iterable[Regions], recipe: Recipe) -> Seen:
+    """What a store has of pictures: of each one its vector, the best score of each class, its words' probabilities."""
+    classes, words = len(recipe.classes), len(recipe.words)
+    vectors, found = [], []
+    for regions in pictures:
+        vectors.append(whole_picture(regions))
+        labels = np.asarray(regions.labels, np.int64)
+        named = (labels >= 0) & (labels < classes + words)
+        row = np.zeros(classes + words, np.float32)
+        np.maximum.at(row, labels[named], np.asarray(regions.scores, np.float32)[named])
+        found.append(row)
+    scores = np.stack(found)
+    return Seen(np.stack(vectors), scores[:, :classes], scores[:, classes:], tuple(recipe.classes))
 
 
 def _write(
-    data: Prepared, images: list[int], features: NDArray[np.float32], out: Path, dimensions: int, recipe: str
+    data: Prepared,
+    images: list[int],
+    seen: Seen,
+    chosen: NDArray[np.int64],
+    out: Path,
+    dimensions: int,
+    recipe: str,
 ) -> Bank:
+    """A bank of the chosen pictures; phrases are learnt from all."""
     captions = [[data.units(caption) for caption in data.captions_of(image)] for image in images]
-    notes = {"data": data.digest, "recipe": recipe}
-    return write_bank(out, features, captions, dimensions=dimensions, notes=notes)
+    return write_bank(
+        out,
+        seen.vectors[chosen],
+        [captions[at] for at in chosen.tolist()],
+        dimensions=dimensions,
+        notes={"data": data.digest, "recipe": recipe},
+        learn_from=(seen, captions),
+    )
 
 
 def cover(features: NDArray[np.float32], count: int, seed: int = 0) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 Under its own draw a caption is always likely: the latents ask for it. `rescore` reads every caption again with the
 latents at the means of their priors, which are the same for all captions of a picture. `select` is greedy maximal
 marginal relevance: take the likeliest, then again and again the caption with the best
-    (1 - variety) * score - variety * (the largest share of its word pairs that a caption already taken has),
+    (1 - variety) * score - variety * (the share of its word pairs that the captions already taken have),
 score being the log-probability of a token mapped to 0..1 over the candidates, or what a judge says of the caption.
 """
 
@@ -99,16 +99,15 @@ def select(
         first.setdefault(mended(captions[place].text), place)
     rest, taken = list(first.values()), list[int]()
     pairs = {place: _pairs(captions[place].tokens) for place in rest}
-    overlap = dict.fromkeys(rest, 0.0)
+    said = set[tuple[str, ...]]()  # pairs of the captions taken
     while rest and len(taken) < n:
         lowest = tiers[rest[0]]
         among = [place for place in rest if tiers[place] == lowest]
-        gains = [(1 - variety) * worth[place] - variety * overlap[place] for place in among]
+        gains = [(1 - variety) * worth[place] - variety * _share(pairs[place], said) for place in among]
         best = among[int(np.argmax(gains))] if taken else among[0]
         taken.append(best)
         rest.remove(best)
-        for place in rest:
-            overlap[place] = max(overlap[place], _overlap(pairs[place], pairs[best]))
+        said |= pairs[best]
     return [captions[place] for place in taken]
 
 
@@ -127,6 +126,6 @@ def _pairs(tokens: Sequence[str]) -> set[tuple[str, ...]]:
     return set(pairwise(tokens)) or {tuple(tokens)}
 
 
-def _overlap(one: set[tuple[str, ...]], other: set[tuple[str, ...]]) -> float:
-    """The share of a caption's word pairs that another has."""
-    return len(one & other) / len(one)
+def _share(pairs: set[tuple[str, ...]], said: set[tuple[str, ...]]) -> float:
+    """The share of a caption's word pairs that were said before."""
+    return len(pairs & said) / len(pairs)
