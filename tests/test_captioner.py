@@ -122,6 +122,13 @@ def test_select_goes_from_likely_to_different() -> None:
     assert select([], 3, 0.5) == []
 
 
+def test_select_knows_what_all_captions_taken_have_said() -> None:
+    """A caption put together from two that are shown says less that is new than one that is like one of them."""
+    first, second = told("a dog on grass", -1.0), told("two cats asleep", -2.0)
+    both, one = told("a dog on two cats asleep", -9.0), told("a dog on sand", -9.0)
+    assert select([first, second, both, one], 3, 0.9) == [first, second, one]
+
+
 def test_rescore_equals_the_greedy_search_without_noise(captioner: Captioner) -> None:
     """A greedy caption at latent_temperature 0 was written under the means: reading it again gives the same figure."""
     pictures = [as_picture(path) for path in EXAMPLES[:2]]

@@ -218,9 +218,9 @@ class Captioner:
         """The captions of pictures whose regions are known.
 
         A latent search draws four captions for each one shown, at least 20, and takes good ones that differ: `variety`
-        0 takes the best, 1 the most different (0.5 if unset). Good is what people would write by what is seen, and borne
-        out by it, where there is `evidence` of the pictures; otherwise likely. A picture that bears out fewer than are
-        shown, or than five, is drawn again, up to twice. `accurate` and `diverse` set variety and the latents'
+        0 takes the best, 1 the most different (0.5 if unset). Where there is `evidence` of the pictures, good is what
+        people would write and the picture bears out; otherwise what is likely. A picture that bears out fewer captions
+        than are shown, or than five, is drawn again, up to twice. `accurate` and `diverse` set variety and the latents'
         temperature, where they are not given; under a variety as low as that of `accurate`, the pool is larger and has
         captions of a beam. Further options are fields of SearchSettings, above `settings`. `check` may raise to end it.
         """

@@ -18,10 +18,11 @@ def bank(
     dimensions: int = typer.Option(128, min=1, help="Numbers that a picture is kept as, e.g. 64."),
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace a bank that is there already."),
 ) -> None:
-    """Make a bank: what people said of similar pictures, for choosing captions by consensus.
+    """Make a bank: what people said of similar pictures, and which phrases go with what is seen, for choosing captions.
 
     Only pictures of the split train go into it. `coscap caption --bank BANK` then prefers captions that agree with what
-    was written about pictures like yours.
+    was written about pictures like yours, and with what would be written about yours. Phrases are learnt from all
+    training pictures that have regions; with --pictures, from those of the bank, without detections.
 
     A bank is used with the vision that it was made with: --pictures takes that of the package, which judges captions.
 

@@ -99,15 +99,17 @@ def select(
         first.setdefault(mended(captions[place].text), place)
     rest, taken = list(first.values()), list[int]()
     pairs = {place: _pairs(captions[place].tokens) for place in rest}
-    said = set[tuple[str, ...]]()  # pairs of the captions taken
+    taken_pairs = set[tuple[str, ...]]()  # pairs of the captions taken
     while rest and len(taken) < n:
         lowest = tiers[rest[0]]
         among = [place for place in rest if tiers[place] == lowest]
-        gains = [(1 - variety) * worth[place] - variety * _share(pairs[place], said) for place in among]
+        gains = [
+            (1 - variety) * worth[place] - variety * _share(pairs[place], taken_pairs) for place in among
+        ]
         best = among[int(np.argmax(gains))] if taken else among[0]
         taken.append(best)
         rest.remove(best)
-        said |= pairs[best]
+        taken_pairs |= pairs[best]
     return [captions[place] for place in taken]
 
 
@@ -126,6 +128,6 @@ def _pairs(tokens: Sequence[str]) -> set[tuple[str, ...]]:
     return set(pairwise(tokens)) or {tuple(tokens)}
 
 
-def _share(pairs: set[tuple[str, ...]], said: set[tuple[str, ...]]) -> float:
-    """The share of a caption's word pairs that were said before."""
-    return len(pairs & said) / len(pairs)
+def _share(pairs: set[tuple[str, ...]], others: set[tuple[str, ...]]) -> float:
+    """The share of word pairs that are among others."""
+    return len(pairs & others) / len(pairs)
