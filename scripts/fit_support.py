@@ -43,6 +43,7 @@ CHOICES = {
     "support": (0.3, 0.6, 0.9, 1.2), "objects": (0.0,),
 }  # fmt: skip
 FLOORS = ((0.2, 0.6), (0.3, 0.65), (0.4, 0.7))  # of support and of objects
+ENOUGH = (0.5, 0.7)  # fewer captions above these than are shown: drawn again
 ALONE = (0.0, 1.25, 0.0, 0.0, 0.0), (0.0, 0.0, 1.25, 0.0, 0.0)  # worth by one thing, to compare with
 
 
@@ -66,7 +67,7 @@ def fit_support(pictures: Sequence[Picture]) -> SupportWeights:
     shift, right, wrong = logistic(columns, true).round(5).tolist()
     if min(right, wrong) < 0:
         raise SystemExit("A caption whose words are likelier would be less likely; fit with more pictures.")
-    return replace(weights, caption=(shift, right, wrong))
+    return replace(weights, caption=(shift, right, wrong), enough=ENOUGH)
 
 
 def judge(pictures: Sequence[Picture], weights: SupportWeights, *ways: str) -> None:
@@ -121,7 +122,7 @@ def turn_of(picture: Picture, weights: SupportWeights, turns: int = len(TURNS)) 
     """The turn in which enough captions are borne out, or the last."""
     for way in TURNS[: turns - 1]:
         columns = zip(picture.pools[way], picture.verdicts[way], strict=True)
-        if len({caption.text for caption, each in columns if tier(each, weights) == 0}) >= SHOWN:
+        if len({caption.text for caption, each in columns if tier(each, weights.enough) == 0}) >= SHOWN:
             return way
     return TURNS[turns - 1]
 
@@ -309,7 +310,7 @@ def main() -> None:
     parser.add_argument(
         "--worth", type=float, nargs=5, help="factors that are not to be chosen, e.g. 0 0.3 1.25 0.6 0"
     )
-    parser.add_argument("--floors", type=float, nargs=2, help="and floors, e.g. 0.4 0.7")
+    parser.add_argument("--floors", type=float, nargs=2, help="and floors, e.g. 0.3 0.65")
     fit(parser.parse_args())
 
 

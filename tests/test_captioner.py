@@ -329,7 +329,7 @@ def test_a_photograph_that_bears_out_too_few_captions_is_drawn_again(folder: Pat
     for floor, turns in ((0.0, 1), (1.1, 3)):
         captioner = Captioner.from_pretrained(folder)
         assert captioner.judge is not None
-        captioner.judge.weights = replace(captioner.judge.weights, floors=(floor, 0.0))
+        captioner.judge.weights = replace(captioner.judge.weights, floors=(floor, 0.0), enough=(floor, 0.0))
         opened = captioner.open(EXAMPLES[:2])
         shown = captioner.caption(opened, 3, settings=settings)
         regions, evidence = captioner.see([each.picture for each in opened if isinstance(each, OpenedPhoto)])

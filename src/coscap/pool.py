@@ -42,8 +42,8 @@ class Pool:
         return self.found[self.drawn :]
 
     def good(self, weights: SupportWeights) -> int:
-        """How many of the texts can be shown without reserve."""
-        good = (tokens for tokens, each in self.judged.items() if tier(each, weights) == 0)
+        """How many of the texts are so well borne out that no more need be drawn."""
+        good = (tokens for tokens, each in self.judged.items() if tier(each, weights.enough) == 0)
         return len({mended(" ".join(tokens)) for tokens in good})
 
     def ranks(self, weights: SupportWeights) -> tuple[list[float], list[int]]:
@@ -52,10 +52,10 @@ class Pool:
         return rank(captions, [self.judged[caption.tokens] for caption in captions], weights)
 
 
-def tier(judged: Judgement, weights: SupportWeights) -> int:
+def tier(judged: Judgement, floors: tuple[float, float]) -> int:
     """0 to be shown, 1 hardly borne out, 2 with objects that are not, 3 at fault by its words alone. Captions of a tier
     are shown only where none of a lower one is left."""
-    least, least_objects = weights.floors
+    least, least_objects = floors
     return 3 if judged.faults else 2 if judged.objects < least_objects else int(judged.support < least)
 
 
@@ -73,7 +73,7 @@ def rank(
     worth = [
         sum(w * part for w, part in zip(weights.worth, row, strict=True)) for row in zip(*parts, strict=True)
     ]
-    return worth, [tier(each, weights) for each in judged]
+    return worth, [tier(each, weights.floors) for each in judged]
 
 
 def sound(captions: Sequence[Caption], likely: float, objects: ObjectClasses) -> list[Caption]:

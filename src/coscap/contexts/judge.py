@@ -65,7 +65,8 @@ class SupportWeights:
     worth: tuple[float, ...]  # of WORTH, the first three being mapped to 0..1 over the captions
     floors: tuple[
         float, float
-    ]  # of support, and of the chance that all objects are there: see `coscap.pool.tier`
+    ]  # of support, and of the chance that all objects are there: `coscap.pool.tier`
+    enough: tuple[float, float]  # the same for a photograph not to be drawn again
 
     @classmethod
     def read(cls, path: Path) -> "SupportWeights":
@@ -80,6 +81,7 @@ class SupportWeights:
                 ),
                 tuple(float(content["worth"][name]) for name in WORTH),
                 (float(content["floors"]["support"]), float(content["floors"]["objects"])),
+                (float(content["enough"]["support"]), float(content["enough"]["objects"])),
             )
         except (KeyError, TypeError, ValueError):
             raise UserError(
@@ -94,6 +96,7 @@ class SupportWeights:
             "caption": dict(zip(("shift", "right", "wrong"), self.caption, strict=True)),
             "worth": dict(zip(WORTH, self.worth, strict=True)),
             "floors": {"support": self.floors[0], "objects": self.floors[1]},
+            "enough": {"support": self.enough[0], "objects": self.enough[1]},
         }
 
 
@@ -103,6 +106,7 @@ UNFITTED = SupportWeights(
     caption=(0.0, 1.0, 1.0),
     worth=(0.0, 0.5, 1.0, 0.5, 0.0),
     floors=(0.15, 0.6),
+    enough=(0.15, 0.6),
 )
 
 
