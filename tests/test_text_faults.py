@@ -17,6 +17,7 @@ from coscap.text.faults import faults, mend_articles, mended
         ("a surfboard is surfing on a wave", "surfboard cannot be surfing"),
         ("two buses and a bus", "bus is named twice"),
         ("a plate with food on a plate", "plate is named twice"),
+        ("a white plate topped with a plate of food", "plate is named twice"),
         ("a cat is looking at a camera camera", "camera comes twice in a row"),
     ],
 )

@@ -18,6 +18,7 @@ DEEDS = frozenset(
     cooking preparing reading reads grazing posing poses carrying carries
     """.split()
 )
+PARTICIPLES = ("ing", "ed")
 BETWEEN = frozenset("is are that".split())  # of a subject and its deed
 # Written with a vowel, pronounced with a consonant; and the other way round.
 _CONSONANT = ("uni", "use", "usu", "uti", "eu", "ewe", "one", "once", "ufo", "ukulele", "urin")
@@ -34,7 +35,7 @@ def faults(tokens: Sequence[str], objects: ObjectClasses) -> list[str]:
     content words that come again one after the other, a thing that does what only the living do.
 
     `tokens` may hold names of several words ("fire hydrant"). "Another dog" is another one, and so are "a man and a
-    woman". Of human captions 2 % have such a fault (docs/support.md).
+    woman". Of human captions 3 % have such a fault (docs/support.md).
     """
     words = " ".join(tokens).split()
     parts = split(words, objects)
@@ -45,8 +46,13 @@ def faults(tokens: Sequence[str], objects: ObjectClasses) -> list[str]:
     if not OTHERS & set(words):
         keys = [unit if kind == "person" else kind for unit, kind in named]
         found += [f"{unit} is named twice" for at, (unit, _) in enumerate(named) if keys[at] in keys[:at]]
-    # A word that ends what it belongs to names a thing: "plate" in "a plate of food", not "white" in "a white plate".
-    ends = [a for a, b in pairwise([*words, ""]) if is_content(a) and not is_content(b)]
+    # A word that ends what it belongs to names a thing: "plate" in "a plate of food" and in "a plate topped with food",
+    # not "white" in "a white plate".
+    ends = [
+        a
+        for a, b in pairwise([*words, ""])
+        if is_content(a) and (not is_content(b) or b.endswith(PARTICIPLES))
+    ]
     others = {word for unit, _ in named for word in unit.split()}
     if not OTHERS & set(words):
         found += [
