@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from coscap.contexts.bank import Bank, write_bank
+from coscap.contexts.grams import CaptionVectors
 from coscap.errors import UserError
 
 WORDS = "a dog cat runs on the green grass near two red buses and kites".split()
@@ -32,7 +33,7 @@ def test_similarity_is_cider_d(made: tuple[Bank, np.ndarray, list[list[list[str]
     candidate = "a dog runs on the green green grass".split()
     candidates = [candidate, ["zebra"], [], ["a", "dog"], candidate[::-1]]
     pictures = np.array([0, 7, 13])
-    found = bank.neighbour_captions(pictures).similarity(candidates)
+    found = bank.neighbour_captions(pictures).similarity(CaptionVectors.of(bank, candidates))
     said = [words for picture in pictures.tolist() for words in captions[picture]]
     expected = [[_cider_d(each, words, captions) for words in said] for each in candidates]
     assert found == pytest.approx(np.array(expected), abs=1e-9)
@@ -83,7 +84,9 @@ def test_consensus_prefers_what_the_neighbours_say(
     bank, _, captions = made
     neighbours = np.array([4, 9])
     said = captions[4][0]
-    scores = bank.neighbour_captions(neighbours).consensus([said, ["zebra", "xylophone"], []], best=3)
+    scores = bank.neighbour_captions(neighbours).consensus(
+        CaptionVectors.of(bank, [said, ["zebra", "xylophone"], []]), best=3
+    )
     assert scores[0] > scores[1] == scores[2] == 0
     assert bank.captions_of(9) == captions[9]
 

@@ -9,6 +9,7 @@ import pytest
 
 from coscap.contexts import phrases
 from coscap.contexts.bank import Bank, write_bank
+from coscap.contexts.grams import CaptionVectors
 from coscap.contexts.judge import UNFITTED, Judge, Judgement
 from coscap.contexts.phrases import Seen, learn_phrases, probable
 from coscap.errors import UserError
@@ -100,7 +101,7 @@ def test_it_is_the_ridge_regression_of_the_captions_vectors(bank: Bank) -> None:
         if not seen.scores[picture, 0]:
             detected.pop("cat")
         expected = bank.phrases.expected(seen.vectors[picture], detected, seen.words[picture])
-        found = expected.agreement(bank, [text.split() for text in texts])
+        found = expected.agreement(CaptionVectors.of(bank, [text.split() for text in texts]))
         assert found == pytest.approx(plain, abs=0.03)  # whole numbers of 8 bits, half precision
         assert found.argmax() == picture % 3
 
@@ -115,7 +116,9 @@ def test_a_lower_rank_keeps_what_changes_most(bank: Bank, monkeypatch: pytest.Mo
     for picture in range(3):
         cat, dog = seen.scores[picture].tolist()
         told = (seen.vectors[picture], {"cat": [cat], "dog": [dog]}, seen.words[picture])
-        few, all_ = (each.expected(*told).agreement(bank, texts) for each in (small, bank.phrases))
+        few, all_ = (
+            each.expected(*told).agreement(CaptionVectors.of(bank, texts)) for each in (small, bank.phrases)
+        )
         assert np.corrcoef(few, all_)[0, 1] > 0.98
 
 
@@ -124,9 +127,10 @@ def test_captions_do_not_depend_on_each_other(bank: Bank) -> None:
     seen, _ = world()
     expected = bank.phrases.expected(seen.vectors[0], {}, seen.words[0])
     texts = [text.split() for each in SCENES.values() for text in each]
-    together = expected.agreement(bank, texts)
-    assert together.tolist() == pytest.approx([expected.agreement(bank, [text])[0] for text in texts])
-    assert expected.agreement(bank, [[]]).tolist() == [0.0]
+    together = expected.agreement(CaptionVectors.of(bank, texts))
+    alone = [expected.agreement(CaptionVectors.of(bank, [text]))[0] for text in texts]
+    assert together.tolist() == pytest.approx(alone)
+    assert expected.agreement(CaptionVectors.of(bank, [[]])).tolist() == [0.0]
 
 
 def test_only_probable_words_count() -> None:

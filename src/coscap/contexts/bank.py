@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coscap.contexts.grams import WeightedGrams, pack
+from coscap.contexts.grams import ORDERS, CaptionVectors, WeightedGrams, pack
 from coscap.contexts.phrases import ARRAYS as PHRASE_ARRAYS
 from coscap.contexts.phrases import Phrases, Seen, learn_phrases
 from coscap.errors import UserError
@@ -38,7 +38,6 @@ ARRAYS = (
     "vectors", "projection", "centre", "tokens", "caption_lengths", "picture_captions", "short_grams", "grams",
     "frequencies",
 )  # fmt: skip
-ORDERS = 4
 SIGMA = 6.0  # CIDEr-D's penalty for length
 NEIGHBOURS, BEST = 60, 125  # as published: pictures to ask, and similarities that count
 _LONG = np.uint64(1 << 32)  # n-grams of three words and more are not below
@@ -174,32 +173,20 @@ class NeighbourCaptions:
     tokens: NDArray[np.uint16]  # (T,)
     lengths: NDArray[np.int64]  # (R,) tokens of each caption
     pictures: NDArray[np.int64]  # (T,) the place of each token's picture among the pictures
-    _agreed: dict[tuple[tuple[str, ...], int], float] = field(default_factory=dict, repr=False)
     _shares: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = field(default_factory=list, repr=False)
 
-    def consensus(self, captions: Sequence[Sequence[str]], best: int = BEST) -> NDArray[np.float64]:
-        """How well each caption agrees with these: the mean of its `best` highest similarities to one of them. (K,)
+    def consensus(self, captions: CaptionVectors, best: int = BEST) -> NDArray[np.float64]:
+        """How well each caption agrees with these: the mean of its `best` highest similarities to one of them. (K,)"""
+        found = self.similarity(captions)  # (K, R)
+        if not found.size:
+            return np.zeros(len(captions))
+        means: NDArray[np.float64] = np.sort(found, axis=1)[:, -best:][:, ::-1].mean(axis=1)
+        return means
 
-        A caption is compared once: more of them are drawn for a picture, and all are asked for again.
-        """
-        keys = [tuple(caption) for caption in captions]
-        new = list(dict.fromkeys(key for key in keys if (key, best) not in self._agreed))
-        if new:
-            found = self.similarity(new)  # (K, R)
-            means = (
-                np.sort(found, axis=1)[:, -best:][:, ::-1].mean(axis=1) if found.size else np.zeros(len(new))
-            )
-            self._agreed.update(zip(((key, best) for key in new), means.tolist(), strict=True))
-        return np.array([self._agreed[key, best] for key in keys])
-
-    def similarity(self, captions: Sequence[Sequence[str]]) -> NDArray[np.float64]:
+    def similarity(self, captions: CaptionVectors) -> NDArray[np.float64]:
         """CIDEr-D of each of K captions with each of these as its only reference: (K, R)"""
-        mine = [self.bank.encode(words) for words in captions]
-        lengths = np.array([len(words) for words in mine], np.int64)
-        tokens = np.concatenate([np.zeros(0, np.uint16), *mine])
-        total = np.zeros((len(mine), len(self.lengths)))
-        for n, theirs in enumerate(self._orders, 1):
-            own = WeightedGrams.of(self.bank, tokens, lengths, n)
+        total = np.zeros((len(captions), len(self.lengths)))
+        for own, theirs in zip(captions.orders, self._orders, strict=True):
             if not len(own.grams) or not len(theirs.grams):
                 continue
             places = np.searchsorted(theirs.grams, own.grams).clip(max=len(theirs.grams) - 1)
@@ -219,7 +206,7 @@ class NeighbourCaptions:
             sizes = own.size[which, None] * theirs.size
             sums = np.add.reduceat(products, first, axis=0)
             total[which] += np.divide(sums, sizes, out=np.zeros_like(sums), where=sizes > 0)
-        bigrams = np.maximum(0, lengths - 1)[:, None] - np.maximum(0, self.lengths - 1)
+        bigrams = np.maximum(0, captions.lengths - 1)[:, None] - np.maximum(0, self.lengths - 1)
         result: NDArray[np.float64] = 10 * total / ORDERS * np.exp(-np.square(bigrams) / (2 * SIGMA**2))
         return result
 

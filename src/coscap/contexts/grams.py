@@ -1,15 +1,19 @@
 """N-grams of captions as numbers, and CIDEr's tf-idf vectors of them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+ORDERS = 4  # words of the longest n-gram
 
-class Rarity(Protocol):
-    """Knows how rare n-grams are."""
 
+class Words(Protocol):
+    """What is needed of a bank: its words by number, and how rare n-grams are."""
+
+    def encode(self, caption: Sequence[str]) -> NDArray[np.uint16]: ...
     def rarity(self, grams: NDArray[np.uint64]) -> NDArray[np.float64]:
         """log N - log df of each"""
         ...
@@ -27,7 +31,7 @@ class WeightedGrams:
 
     @classmethod
     def of(
-        cls, rarity: Rarity, tokens: NDArray[np.uint16], lengths: NDArray[np.int64], n: int
+        cls, words: Words, tokens: NDArray[np.uint16], lengths: NDArray[np.int64], n: int
     ) -> "WeightedGrams":
         owner = np.repeat(np.arange(len(lengths)), lengths)  # (T,)
         grams = pack(tokens, n)
@@ -43,9 +47,27 @@ class WeightedGrams:
         starts = np.flatnonzero(entry)
         counts = np.diff(starts, append=len(grams))
         column, caption = np.cumsum(new)[starts] - 1, owner[starts]
-        weight = counts * rarity.rarity(unique)[column]
+        weight = counts * words.rarity(unique)[column]
         size = np.sqrt(np.bincount(caption, np.square(weight), minlength=len(lengths)))
         return cls(unique, column, caption, weight, size)
+
+
+@dataclass(frozen=True, eq=False)
+class CaptionVectors:
+    """The vectors of K captions, for each n by itself."""
+
+    lengths: NDArray[np.int64]  # (K,) tokens
+    orders: tuple[WeightedGrams, ...]  # n = 1, 2 ...
+
+    @classmethod
+    def of(cls, words: Words, captions: Sequence[Sequence[str]], orders: int = ORDERS) -> "CaptionVectors":
+        rows = [words.encode(caption) for caption in captions]
+        tokens = np.concatenate([np.zeros(0, np.uint16), *rows])
+        lengths = np.array([len(row) for row in rows], np.int64)
+        return cls(lengths, tuple(WeightedGrams.of(words, tokens, lengths, n) for n in range(1, orders + 1)))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
 
 
 def pack(caption: NDArray[np.uint16], n: int) -> NDArray[np.uint64]:

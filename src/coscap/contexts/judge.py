@@ -14,7 +14,7 @@ and how it was fitted).
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coscap.contexts.bank import Bank, NeighbourCaptions
+from coscap.contexts.grams import CaptionVectors
 from coscap.contexts.phrases import ExpectedPhrases
 from coscap.contexts.word_support import (
     WORD_FEATURES,
@@ -118,6 +119,8 @@ class Known:
     detected: Mapping[str, Sequence[float]]  # the scores of each class in it
     similar: NeighbourCaptions | None  # what people wrote about similar pictures
     phrases: ExpectedPhrases | None  # what they would write about this one
+    # Of each caption that was asked about: more are drawn for a picture, and all are asked about again.
+    agreed: dict[tuple[str, ...], tuple[float, float]] = field(default_factory=dict, repr=False)
 
 
 class Judge:
@@ -203,12 +206,18 @@ class Judge:
     def agreement(self, captions: Sequence[Sequence[str]], known: Known) -> tuple[list[float], list[float]]:
         """Of each caption, how well it agrees with what was written about similar pictures, and with what would be
         about this one."""
-        consensus, expected = [0.0] * len(captions), [0.0] * len(captions)
-        if known.similar is not None:
-            consensus = known.similar.consensus(captions).tolist()
-        if known.phrases is not None and self.bank is not None:
-            expected = known.phrases.agreement(self.bank, captions).tolist()
-        return consensus, expected
+        if self.bank is None or known.similar is None:
+            return [0.0] * len(captions), [0.0] * len(captions)
+        keys = [tuple(caption) for caption in captions]
+        new = [key for key in dict.fromkeys(keys) if key not in known.agreed]
+        if new:
+            vectors = CaptionVectors.of(self.bank, new)
+            consensus = known.similar.consensus(vectors)
+            expected = np.zeros(len(new)) if known.phrases is None else known.phrases.agreement(vectors)
+            known.agreed.update(
+                zip(new, zip(consensus.tolist(), expected.tolist(), strict=True), strict=True)
+            )
+        return [known.agreed[key][0] for key in keys], [known.agreed[key][1] for key in keys]
 
     def features(
         self, captions: Sequence[Sequence[str]], known: Known, objects: ObjectClasses

@@ -13,14 +13,14 @@ captions, of reduced rank. A bank holds it beside its captions (coscap.contexts.
     phrase_map.npy      (F + C + W, K)  float16  vector, classes and words to the K numbers, less phrase_shift.npy (K,)
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coscap.contexts.grams import Rarity, WeightedGrams, pack
+from coscap.contexts.grams import CaptionVectors, Words, pack
 from coscap.errors import UserError
 from coscap.progress import track
 from coscap.vision.words import FLOOR
@@ -36,12 +36,6 @@ RANK = 256
 RIDGE, RIDGE_LEAST = 0.006, 100.0  # a picture, and at least
 LOUD = 1.5  # scores and probabilities count so much more than the vector, each in units of its spread
 PART = 512  # pictures at once
-
-
-class Words(Rarity, Protocol):
-    """What phrases need of a bank: how rare n-grams are, and its words by number."""
-
-    def encode(self, caption: Sequence[str]) -> NDArray[np.uint16]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,11 +99,11 @@ class ExpectedPhrases:
     phrases: Phrases = field(repr=False)
     numbers: NDArray[np.float32]  # (K,)
 
-    def agreement(self, bank: Words, captions: Sequence[Sequence[str]]) -> NDArray[np.float64]:
+    def agreement(self, captions: CaptionVectors) -> NDArray[np.float64]:
         """How far each caption is what was to be expected, on the scale of CIDEr: (captions,)"""
         a = self.phrases.arrays
         total = np.zeros(len(captions))
-        for own in _vectors(bank, captions):
+        for own in captions.orders[:ORDERS]:
             places, known = _find(a["phrase_grams"], own.grams)
             rows = places[known]
             changed = a["phrase_vectors"][rows].astype(np.float32) @ self.numbers
@@ -193,22 +187,13 @@ def _weights(
 ) -> NDArray[np.float32]:
     """The mean of the unit tf-idf vectors of a picture's captions: (P,)"""
     result = np.zeros(len(grams))
-    for own in _vectors(bank, captions):
+    for own in CaptionVectors.of(bank, captions, ORDERS).orders:
         places, known = _find(grams, own.grams)
         size = own.size[own.caption]
         share = np.divide(own.weight, size, out=np.zeros_like(size), where=size > 0) / len(captions)
         entries = known[own.column]
         np.add.at(result, places[own.column[entries]], share[entries])
     return result.astype(np.float32)
-
-
-def _vectors(bank: Words, captions: Sequence[Sequence[str]]) -> Iterator[WeightedGrams]:
-    """CIDEr's vectors of captions, for phrases of one word, of two, of three."""
-    rows = [bank.encode(caption) for caption in captions]
-    tokens = np.concatenate([np.zeros(0, np.uint16), *rows])
-    lengths = np.array([len(row) for row in rows], np.int64)
-    for n in range(1, ORDERS + 1):
-        yield WeightedGrams.of(bank, tokens, lengths, n)
 
 
 def _find(
