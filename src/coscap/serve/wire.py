@@ -77,8 +77,9 @@ class PhotoJson(BaseModel):
     photo: str
     """The name that the photograph was sent with."""
     captions: list[CaptionJson]
-    """The best first, by likelihood, agreement with captions of similar pictures and support; each further one is the
-    best compromise between good and unlike those before it. Those of beams come in the order of the search."""
+    """The best first, by what people would write, by agreement with captions of similar pictures and by support; each
+    further one is the best compromise between good and unlike those before it. Those of beams come in the order of the
+    search."""
 
 
 class VariationsJson(BaseModel):
