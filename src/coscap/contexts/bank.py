@@ -157,7 +157,7 @@ class Bank:
             and int(a["caption_starts"][-1]) == len(a["tokens"])
             and int(a["tokens"].max(initial=0)) < len(self.words)
             and len(a["grams"]) == len(a["frequencies"])
-            and (self.phrases is None or self.phrases.fit())
+            and (self.phrases is None or self.phrases.consistent())
         )
         if not fits:
             raise UserError(

@@ -78,7 +78,7 @@ class Phrases:
         some = np.flatnonzero(x)
         return ExpectedPhrases(self, x[some] @ matrix[some].astype(np.float32) - shift)
 
-    def fit(self) -> bool:
+    def consistent(self) -> bool:
         """Whether the arrays fit each other."""
         a = self.arrays
         count, width = a["phrase_grams"].size, a["phrase_map"].shape[-1]
