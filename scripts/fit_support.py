@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from support_pools import SHOWN, TURNS, Picture, read_pools
 
-from coscap.contexts.judge import UNFITTED, SupportWeights, open_judge
+from coscap.contexts.judge import UNFITTED, Choice, SupportWeights, open_judge
 from coscap.contexts.word_support import calibrated, probably_true
 from coscap.files import write_json
 from coscap.metrics.chair import ObjectWords, in_pictures
@@ -104,18 +104,18 @@ def logistic(x: np.ndarray, y: np.ndarray, ridge: float = 1e-3, rounds: int = 60
 
 
 def shown(
-    picture: Picture, weights: SupportWeights | None, way: str, n: int = SHOWN, variety: float = VARIETY
+    picture: Picture, choice: Choice | None, way: str, n: int = SHOWN, variety: float = VARIETY
 ) -> list[int]:
-    """The places of the captions of a pool that are shown; without weights, by likelihood and difference alone."""
+    """The places of the captions of a pool that are shown; without a choice, by likelihood and difference alone."""
     pool = picture.pools[way]
-    ranks = () if weights is None else rank(pool, picture.verdicts[way], weights)
+    ranks = () if choice is None else rank(pool, picture.verdicts[way], choice)
     places = {id(caption): place for place, caption in enumerate(pool)}
     return [places[id(caption)] for caption in select(pool, n, variety, *ranks)]
 
 
 def shown_of_turns(picture: Picture, weights: SupportWeights, turns: int = len(TURNS)) -> list[int]:
     """The same of the draws of the first turn, or of as many more as are needed for SHOWN that are borne out."""
-    return shown(picture, weights, turn_of(picture, weights, turns))
+    return shown(picture, weights.shown, turn_of(picture, weights, turns))
 
 
 def turn_of(picture: Picture, weights: SupportWeights, turns: int = len(TURNS)) -> str:
@@ -181,13 +181,13 @@ def choose(pictures: Sequence[Picture], weights: SupportWeights) -> SupportWeigh
         return average + worst + true - 20 * max(0.0, lost) - 0.1 * max(0.0, kept)
 
     tried = [
-        replace(weights, worth=worth, floors=floors)
+        replace(weights, shown=Choice(worth, floors))
         for worth in product(*CHOICES.values())
         for floors in FLOORS
     ]
     scores = [score(each) for each in tried]
     best = tried[int(np.argmax(scores))]
-    print(f"chosen: {best.json()['worth']}, floors {best.floors}; score {max(scores):.4f}", flush=True)
+    print(f"chosen: {best.shown.json()}; score {max(scores):.4f}", flush=True)
     return best
 
 
@@ -251,14 +251,14 @@ def fit(asked: argparse.Namespace) -> None:
     weights = fit_support(first)
     judge(pictures, weights, *TURNS, "accurate")
     if asked.worth and asked.floors:
-        weights = replace(weights, worth=tuple(asked.worth), floors=tuple(asked.floors))
+        weights = replace(weights, shown=Choice(tuple(asked.worth), tuple(asked.floors)))
     else:
         weights = choose(first[: asked.choose_on], weights)
     print(json.dumps(weights.json()))
     if asked.out is not None:
         write_json(asked.out, weights.json())
     print(f"{len(first)} pictures fitted, {len(second)} others measure")
-    consensus, expected = (replace(weights, worth=each, floors=(0.0, 0.0)) for each in ALONE)
+    consensus, expected = (Choice(each, (0.0, 0.0)) for each in ALONE)
     chosen = {
         "likelihood and difference, as before": [shown_before(p) for p in second],
         "likelihood and difference, as now without a judge": [shown(p, None, TURNS[0]) for p in second],
@@ -271,12 +271,13 @@ def fit(asked: argparse.Namespace) -> None:
     drawn = [turn_of(p, weights) for p in second]
     print({name: drawn.count(name) for name in TURNS}, "pictures by the turn that was enough")
     one = {
-        "likelihood, of 20 draws": [shown(p, None, "calm 20", 1) for p in second],
+        "likelihood, of 20 draws": [shown(p, None, "before", 1) for p in second],
         "a plain beam": [[0] for _ in second],
-        "as now": [shown(p, weights, "accurate", 1) for p in second],
+        "by what several are chosen by": [shown(p, weights.shown, "accurate", 1) for p in second],
+        "as now": [shown(p, weights.accurate, "accurate", 1) for p in second],
     }
-    pools = {"likelihood, of 20 draws": "calm 20", "a plain beam": "beam", "as now": "accurate"}
-    single = {name: evaluated(second, pools[name], places) for name, places in one.items()}
+    pools = {"likelihood, of 20 draws": "before", "a plain beam": "beam"}
+    single = {name: evaluated(second, pools.get(name, "accurate"), places) for name, places in one.items()}
     results = {
         "shown": table("Five captions shown of 20 draws", five),
         "accurate": table("--accurate, the first caption", single),

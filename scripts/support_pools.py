@@ -2,8 +2,8 @@
 
     python scripts/support_pools.py DATA --pictures DIR --out FOLDER [--model RUN] [--regions STORE] [--count 2000]
 
-Of each picture 20 captions as `coscap caption` draws them, and those of the turns in which it may draw again; 20 as
-`--accurate` does, and a beam; and what the eyes see.
+Of each picture 20 captions as `coscap caption` draws them, and those of the turns in which it may draw again; those of
+`--accurate` now and before, and a beam; and what the eyes see.
 It goes on where it was stopped. `read_pools` adds what is true by what people wrote (`coscap.metrics.reference_words`).
 """
 
@@ -35,6 +35,7 @@ from coscap.vision.published import open_regions
 from coscap.vision.tags import Tagger
 
 PART = 40  # pictures that are written together
+BEFORE = 0.4, 20  # temperature and draws of `--accurate` before there was a judge
 SHOWN = 5
 TURNS = tuple(
     f"turn {turn}" for turn in range(FURTHER + 1)
@@ -102,6 +103,7 @@ def draw(captioner: Captioner, regions: Sequence[Any]) -> list[dict[str, Any]]:
             for turn, name in enumerate(TURNS)
         },
         "calm": captioner.generate(arrays, SAFE_POOL, calm),
+        "before": captioner.generate(arrays, BEFORE[1], SearchSettings(latent_temperature=BEFORE[0])),
         "beam": captioner.generate(arrays, BEAM, beam_settings(usual)),
     }
     recipe = captioner.loaded.recipe
@@ -121,8 +123,8 @@ def draw(captioner: Captioner, regions: Sequence[Any]) -> list[dict[str, Any]]:
 
 @dataclass
 class Picture:
-    """Pools of captions: TURNS, each with the draws of those before; calm (as --accurate draws), the first 20 of
-    these, beam, accurate (calm and beam)."""
+    """Pools of captions: TURNS, each with the draws of those before; calm (as --accurate draws), before (as it
+    did without a judge), beam, accurate (calm and beam)."""
 
     image: int
     references: list[str]
@@ -151,10 +153,10 @@ def read_pools(folder: Path, data: Path, judge: Judge, count: int | None = None)
 
 def _picture(row: Any, vector: Any, words: Any, judge: Judge, prepared: Any, objects: Any) -> Picture:
     image = prepared.index(row["image"])
-    made = {way: [_caption(*each) for each in row[way]] for way in (*TURNS, "calm", "beam")}
+    made = {way: [_caption(*each) for each in row[way]] for way in (*TURNS, "calm", "before", "beam")}
     for before, turn in pairwise(TURNS):
         made[turn] = [*made[before], *made[turn]]
-    pools = {**made, "calm 20": made["calm"][:20], "accurate": [*made["calm"], *made["beam"]]}
+    pools = {**made, "accurate": [*made["calm"], *made["beam"]]}
     known = judge.known_of(vector, words, row["detected"])
     said = ReferenceWords(map(prepared.units, prepared.captions_of(image)), objects)
     found = Picture(row["image"], [prepared.text(each) for each in prepared.captions_of(image)], pools)

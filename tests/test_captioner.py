@@ -172,6 +172,16 @@ def test_options_are_those_of_the_search(captioner: Captioner) -> None:
         captioner(EXAMPLES[0], temperature=0.4)
 
 
+def test_captions_that_must_contain_a_word_differ(folder: Path) -> None:
+    """At a temperature at which draws are alike, further ones are drawn until they differ."""
+    captioner = Captioner.from_pretrained(folder)
+    options = {"must": ["zebra"], "num_beams": 2, "max_length": 6, "latent_temperature": 0.05}
+    plain = captioner(EXAMPLES[0], n=4, distinct=False, **options).captions
+    shown = captioner(EXAMPLES[0], n=4, **options).captions
+    assert len({each.text for each in plain}) < 4
+    assert len({each.text for each in shown}) == len(shown) > len({each.text for each in plain})
+
+
 @pytest.mark.parametrize(
     ("options", "variety", "temperature", "shown"),
     [
@@ -329,7 +339,9 @@ def test_a_photograph_that_bears_out_too_few_captions_is_drawn_again(folder: Pat
     for floor, turns in ((0.0, 1), (1.1, 3)):
         captioner = Captioner.from_pretrained(folder)
         assert captioner.judge is not None
-        captioner.judge.weights = replace(captioner.judge.weights, floors=(floor, 0.0), enough=(floor, 0.0))
+        weights = captioner.judge.weights
+        weights = replace(weights, shown=replace(weights.shown, floors=(floor, 0.0)), enough=(floor, 0.0))
+        captioner.judge.weights = weights
         opened = captioner.open(EXAMPLES[:2])
         shown = captioner.caption(opened, 3, settings=settings)
         regions, evidence = captioner.see([each.picture for each in opened if isinstance(each, OpenedPhoto)])
@@ -344,7 +356,7 @@ def test_a_photograph_that_bears_out_too_few_captions_is_drawn_again(folder: Pat
             pool = rescore(captioner.model, RegionArrays.stack([seen]), [pool], captioner.vocabulary)[0]
             tokens, found = [each.tokens for each in pool], detected_scores(seen, captioner.loaded.recipe)
             judged = captioner.judge.judge(tokens, known, captioner.objects, found)
-            best = select(pool, 3, VARIETY, *rank(pool, judged, captioner.judge.weights))
+            best = select(pool, 3, VARIETY, *rank(pool, judged, weights.shown))
             assert [each.text for each in photo.captions] == [each.text for each in best]
 
 

@@ -159,7 +159,7 @@ def test_what_is_shown_has_no_fault_and_no_invented_object_while_others_are_left
         Judgement(0.9, 0.1, (), 1.0, 1.0, ()),
         Judgement(0.1, 0.9, (), 9.0, 9.0, ()),
     ]
-    ranks = rank(pool, judged, UNFITTED)
+    ranks = rank(pool, judged, UNFITTED.shown)
     assert [each.text for each in select(pool, 1, 0.5, *ranks)] == ["a cat on a bed"]
     assert [each.text for each in select(pool, 4, 0.5, *ranks)] == [pool[i].text for i in (1, 3, 2, 0)]
     assert [each.text for each in select(pool, 1, 0.0)] == [

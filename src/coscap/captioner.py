@@ -13,7 +13,7 @@ from typing import Any, Protocol, overload
 import numpy as np
 from PIL import Image
 
-from coscap.contexts.judge import Judge, detected_scores, open_judge
+from coscap.contexts.judge import Choice, Judge, detected_scores, open_judge
 from coscap.errors import UserError
 from coscap.photos import (
     OpenedPhoto,
@@ -45,7 +45,7 @@ from coscap.vision.words import Evidence
 
 POOL, LEAST_POOL = 4, 20  # draws for each caption that is shown; and so many for a single one, too
 SAFE, BEAM = 0.2, 5  # up to this variety, the captions of a beam are in the pool as well
-SAFE_POOL = 60  # and so many draws
+SAFE_POOL = 120  # and so many draws
 FURTHER = 2  # times that a photograph is drawn again which bears out fewer captions than are to be shown
 
 
@@ -243,12 +243,14 @@ class Captioner:
             self._judge(pool)
         if pooled:
             self._draw_further(pools, arrays, count, max(n, LEAST_POOL // POOL), settings, check)
-        judged_alone = self._judged_alone(evidence)
+        choice = self._choice(safe) if evidence is not None else None
+        # Where likelihood has no say in what is shown, only what is shown need be read again.
+        judged_alone = choice is not None and not choice.worth[0]
         if not judged_alone:
             all_read = rescore(self.model, arrays, [pool.captions for pool in pools], self.vocabulary, check)
             for pool, captions in zip(pools, all_read, strict=True):
                 pool.rescored(captions)
-        chosen = [self._best(pool, n, variety) if pooled else pool.captions for pool in pools]
+        chosen = [self._best(pool, n, variety, choice) if pooled else pool.captions for pool in pools]
         read = rescore(self.model, arrays, chosen, self.vocabulary, check) if judged_alone else chosen
         results = []
         for name, pool, captions, scored in zip(names, pools, chosen, read, strict=True):
@@ -265,9 +267,11 @@ class Captioner:
             results.append(PhotoCaptions(name, tuple(shown)))
         return results
 
-    def _judged_alone(self, evidence: object) -> bool:
-        """Whether likelihood has no say in what is shown: then only what is shown need be read again."""
-        return evidence is not None and self.judge is not None and not self.judge.weights.worth[0]
+    def _choice(self, safe: bool) -> Choice | None:
+        """What makes a caption worth showing; None without a judge."""
+        if self.judge is None:
+            return None
+        return self.judge.weights.accurate if safe else self.judge.weights.shown
 
     def _draw_further(
         self,
@@ -305,11 +309,11 @@ class Captioner:
         judged = self.judge.judge_known([each.tokens for each in captions], pool.known, self.objects)
         pool.judged = {caption.tokens: each for caption, each in zip(captions, judged, strict=True)}
 
-    def _best(self, pool: Pool, n: int, variety: float) -> list[Caption]:
+    def _best(self, pool: Pool, n: int, variety: float, choice: Choice | None) -> list[Caption]:
         """Those of a pool that are shown."""
-        if self.judge is None or not pool.judged:
+        if choice is None or not pool.judged:
             return select(pool.captions, n, variety)
-        return select(pool.captions, n, variety, *pool.ranks(self.judge.weights))
+        return select(pool.captions, n, variety, *pool.ranks(choice))
 
     def generate(
         self,
@@ -409,5 +413,9 @@ class Captioner:
         """Settings and variety as they are asked for."""
         given = {} if settings is None else settings.model_dump(exclude_unset=True)
         merged = settings_from(**{**given, **options}) if options or settings is None else settings
+        if merged.search == "constrained" and "distinct" not in merged.model_fields_set:
+            merged = merged.model_copy(
+                update={"distinct": True}
+            )  # there is no pool to choose different ones from
         chosen, variety = manner(merged, variety, accurate, diverse)
         return for_model(chosen, self.model, n), variety

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from coscap.contexts.judge import Judgement, Known, SupportWeights
+from coscap.contexts.judge import Choice, Judgement, Known, SupportWeights
 from coscap.seam import Caption
 from coscap.search.select import per_token, unit_interval
 from coscap.text.faults import faults, mended
@@ -46,10 +46,10 @@ class Pool:
         good = (tokens for tokens, each in self.judged.items() if tier(each, weights.enough) == 0)
         return len({mended(" ".join(tokens)) for tokens in good})
 
-    def ranks(self, weights: SupportWeights) -> tuple[list[float], list[int]]:
+    def ranks(self, choice: Choice) -> tuple[list[float], list[int]]:
         """Worth and tier of each caption."""
         captions = self.captions
-        return rank(captions, [self.judged[caption.tokens] for caption in captions], weights)
+        return rank(captions, [self.judged[caption.tokens] for caption in captions], choice)
 
 
 def tier(judged: Judgement, floors: tuple[float, float]) -> int:
@@ -60,7 +60,7 @@ def tier(judged: Judgement, floors: tuple[float, float]) -> int:
 
 
 def rank(
-    captions: Sequence[Caption], judged: Sequence[Judgement], weights: SupportWeights
+    captions: Sequence[Caption], judged: Sequence[Judgement], choice: Choice
 ) -> tuple[list[float], list[int]]:
     """What each caption is worth, and its tier."""
     parts = (
@@ -71,9 +71,9 @@ def rank(
         [each.objects for each in judged],
     )
     worth = [
-        sum(w * part for w, part in zip(weights.worth, row, strict=True)) for row in zip(*parts, strict=True)
+        sum(w * part for w, part in zip(choice.worth, row, strict=True)) for row in zip(*parts, strict=True)
     ]
-    return worth, [tier(each, weights.floors) for each in judged]
+    return worth, [tier(each, choice.floors) for each in judged]
 
 
 def sound(captions: Sequence[Caption], likely: float, objects: ObjectClasses) -> list[Caption]:

@@ -58,16 +58,37 @@ class Judgement:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """What makes a caption worth showing."""
+
+    worth: tuple[float, ...]  # factors of WORTH, the first three being mapped to 0..1 over the captions
+    floors: tuple[
+        float, float
+    ]  # of support, and of the chance that all objects are there: `coscap.pool.tier`
+
+    @classmethod
+    def of(cls, content: Any) -> "Choice":
+        return cls(
+            tuple(float(content["worth"][name]) for name in WORTH),
+            (float(content["floors"]["support"]), float(content["floors"]["objects"])),
+        )
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "worth": dict(zip(WORTH, self.worth, strict=True)),
+            "floors": {"support": self.floors[0], "objects": self.floors[1]},
+        }
+
+
+@dataclass(frozen=True)
 class SupportWeights:
     """What scripts/fit_support.py fits: how evidence makes support, and what makes a caption worth showing."""
 
     word: tuple[float, ...]  # of WORD_FEATURES: the log-odds that a word is right
     caption: tuple[float, float, float]  # of `calibrated`: how the words' chances make the caption's
-    worth: tuple[float, ...]  # of WORTH, the first three being mapped to 0..1 over the captions
-    floors: tuple[
-        float, float
-    ]  # of support, and of the chance that all objects are there: `coscap.pool.tier`
-    enough: tuple[float, float]  # the same for a photograph not to be drawn again
+    shown: Choice  # of several captions
+    accurate: Choice  # of `--accurate`
+    enough: tuple[float, float]  # floors for a photograph not to be drawn again
 
     @classmethod
     def read(cls, path: Path) -> "SupportWeights":
@@ -80,8 +101,8 @@ class SupportWeights:
                     float(content["caption"]["right"]),
                     float(content["caption"]["wrong"]),
                 ),
-                tuple(float(content["worth"][name]) for name in WORTH),
-                (float(content["floors"]["support"]), float(content["floors"]["objects"])),
+                Choice.of(content["shown"]),
+                Choice.of(content["accurate"]),
                 (float(content["enough"]["support"]), float(content["enough"]["objects"])),
             )
         except (KeyError, TypeError, ValueError):
@@ -95,8 +116,8 @@ class SupportWeights:
         return {
             "word": dict(zip(WORD_FEATURES, self.word, strict=True)),
             "caption": dict(zip(("shift", "right", "wrong"), self.caption, strict=True)),
-            "worth": dict(zip(WORTH, self.worth, strict=True)),
-            "floors": {"support": self.floors[0], "objects": self.floors[1]},
+            "shown": self.shown.json(),
+            "accurate": self.accurate.json(),
             "enough": {"support": self.enough[0], "objects": self.enough[1]},
         }
 
@@ -105,8 +126,8 @@ class SupportWeights:
 UNFITTED = SupportWeights(
     word=(0.0, 1.0, -0.5, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.0, 0.5),
     caption=(0.0, 1.0, 1.0),
-    worth=(0.0, 0.5, 1.0, 0.5, 0.0),
-    floors=(0.15, 0.6),
+    shown=Choice((0.0, 0.5, 1.0, 0.5, 0.0), (0.15, 0.6)),
+    accurate=Choice((0.0, 0.5, 1.0, 0.25, 0.0), (0.1, 0.5)),
     enough=(0.15, 0.6),
 )
 

@@ -8,7 +8,7 @@ from coscap.search.config import SearchSettings
 
 VARIETY = 0.5
 # latent_temperature and variety: of what is shown if nothing is said, and of the two plain choices
-USUAL, ACCURATE, DIVERSE = (0.65, VARIETY), (0.4, 0.1), (1.0, 0.9)
+USUAL, ACCURATE, DIVERSE = (0.65, VARIETY), (0.5, 0.1), (1.0, 0.9)
 
 
 def manner(
