@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from support_pools import SHOWN, TURNS, Picture, read_pools
 
-from coscap.contexts.judge import UNFITTED, Choice, SupportWeights, open_judge
+from coscap.contexts.judge import UNFITTED, Selection, SupportWeights, open_judge
 from coscap.contexts.word_support import calibrated, probably_true
 from coscap.files import write_json
 from coscap.metrics.chair import ObjectWords, in_pictures
@@ -104,7 +104,7 @@ def logistic(x: np.ndarray, y: np.ndarray, ridge: float = 1e-3, rounds: int = 60
 
 
 def shown(
-    picture: Picture, choice: Choice | None, way: str, n: int = SHOWN, variety: float = VARIETY
+    picture: Picture, choice: Selection | None, way: str, n: int = SHOWN, variety: float = VARIETY
 ) -> list[int]:
     """The places of the captions of a pool that are shown; without a choice, by likelihood and difference alone."""
     pool = picture.pools[way]
@@ -181,7 +181,7 @@ def choose(pictures: Sequence[Picture], weights: SupportWeights) -> SupportWeigh
         return average + worst + true - 20 * max(0.0, lost) - 0.1 * max(0.0, kept)
 
     tried = [
-        replace(weights, shown=Choice(worth, floors))
+        replace(weights, shown=Selection(worth, floors))
         for worth in product(*CHOICES.values())
         for floors in FLOORS
     ]
@@ -251,14 +251,14 @@ def fit(asked: argparse.Namespace) -> None:
     weights = fit_support(first)
     judge(pictures, weights, *TURNS, "accurate")
     if asked.worth and asked.floors:
-        weights = replace(weights, shown=Choice(tuple(asked.worth), tuple(asked.floors)))
+        weights = replace(weights, shown=Selection(tuple(asked.worth), tuple(asked.floors)))
     else:
         weights = choose(first[: asked.choose_on], weights)
     print(json.dumps(weights.json()))
     if asked.out is not None:
         write_json(asked.out, weights.json())
     print(f"{len(first)} pictures fitted, {len(second)} others measure")
-    consensus, expected = (Choice(each, (0.0, 0.0)) for each in ALONE)
+    consensus, expected = (Selection(each, (0.0, 0.0)) for each in ALONE)
     chosen = {
         "likelihood and difference, as before": [shown_before(p) for p in second],
         "likelihood and difference, as now without a judge": [shown(p, None, TURNS[0]) for p in second],

@@ -13,7 +13,7 @@ from typing import Any, Protocol, overload
 import numpy as np
 from PIL import Image
 
-from coscap.contexts.judge import Choice, Judge, detected_scores, open_judge
+from coscap.contexts.judge import Judge, Selection, open_judge
 from coscap.errors import UserError
 from coscap.photos import (
     OpenedPhoto,
@@ -240,7 +240,7 @@ class Captioner:
         seen: Sequence[Evidence | None] = [None] * len(regions) if evidence is None else evidence
         pools = [Pool(*each) for each in zip(found, drawn, regions, seen, strict=True)]
         for pool in pools:
-            self._judge(pool)
+            pool.judge(self.judge, self.objects, self.loaded.recipe)
         if pooled:
             self._draw_further(pools, arrays, count, max(n, LEAST_POOL // POOL), settings, check)
         choice = self._choice(safe) if evidence is not None else None
@@ -250,7 +250,7 @@ class Captioner:
             all_read = rescore(self.model, arrays, [pool.captions for pool in pools], self.vocabulary, check)
             for pool, captions in zip(pools, all_read, strict=True):
                 pool.rescored(captions)
-        chosen = [self._best(pool, n, variety, choice) if pooled else pool.captions for pool in pools]
+        chosen = [pool.best(n, variety, choice) if pooled else pool.captions for pool in pools]
         read = rescore(self.model, arrays, chosen, self.vocabulary, check) if judged_alone else chosen
         results = []
         for name, pool, captions, scored in zip(names, pools, chosen, read, strict=True):
@@ -267,7 +267,7 @@ class Captioner:
             results.append(PhotoCaptions(name, tuple(shown)))
         return results
 
-    def _choice(self, safe: bool) -> Choice | None:
+    def _choice(self, safe: bool) -> Selection | None:
         """What makes a caption worth showing; None without a judge."""
         if self.judge is None:
             return None
@@ -295,25 +295,7 @@ class Captioner:
             more = self.generate(some, count, settings, turn=turn, check=check)
             for at, captions in zip(short, more, strict=True):
                 pools[at].further += captions
-                self._judge(pools[at])
-
-    def _judge(self, pool: Pool) -> None:
-        """What the judge says of each caption; nothing without evidence."""
-        recipe = self.loaded.recipe
-        if self.judge is None or pool.evidence is None:
-            return
-        captions = pool.captions
-        if pool.known is None:
-            detected = {} if recipe is None else detected_scores(pool.regions, recipe)
-            pool.known = self.judge.known(pool.evidence, detected)
-        judged = self.judge.judge_known([each.tokens for each in captions], pool.known, self.objects)
-        pool.judged = {caption.tokens: each for caption, each in zip(captions, judged, strict=True)}
-
-    def _best(self, pool: Pool, n: int, variety: float, choice: Choice | None) -> list[Caption]:
-        """Those of a pool that are shown."""
-        if choice is None or not pool.judged:
-            return select(pool.captions, n, variety)
-        return select(pool.captions, n, variety, *pool.ranks(choice))
+                pools[at].judge(self.judge, self.objects, self.loaded.recipe)
 
     def generate(
         self,

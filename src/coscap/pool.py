@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from coscap.contexts.judge import Choice, Judgement, Known, SupportWeights
+from coscap.contexts.judge import Judge, Judgement, Known, Selection, SupportWeights, detected_scores
 from coscap.seam import Caption
-from coscap.search.select import per_token, unit_interval
+from coscap.search.select import per_token, select, unit_interval
 from coscap.text.faults import faults, mended
 from coscap.text.objects import ObjectClasses
-from coscap.vision.regions import Regions
+from coscap.vision.regions import Recipe, Regions
 from coscap.vision.words import Evidence
 
 FALLEN = 1.0  # nats a token: a caption so much less likely than the one that it varies is no sentence
@@ -46,7 +46,24 @@ class Pool:
         good = (tokens for tokens, each in self.judged.items() if tier(each, weights.enough) == 0)
         return len({mended(" ".join(tokens)) for tokens in good})
 
-    def ranks(self, choice: Choice) -> tuple[list[float], list[int]]:
+    def judge(self, judge: Judge | None, objects: ObjectClasses, recipe: Recipe | None) -> None:
+        """Ask what each caption is worth; nothing without a judge or evidence."""
+        if judge is None or self.evidence is None:
+            return
+        captions = self.captions
+        if self.known is None:
+            detected = {} if recipe is None else detected_scores(self.regions, recipe)
+            self.known = judge.known(self.evidence, detected)
+        judged = judge.judge_known([each.tokens for each in captions], self.known, objects)
+        self.judged = {caption.tokens: each for caption, each in zip(captions, judged, strict=True)}
+
+    def best(self, n: int, variety: float, choice: Selection | None) -> list[Caption]:
+        """Those that are shown."""
+        if choice is None or not self.judged:
+            return select(self.captions, n, variety)
+        return select(self.captions, n, variety, *self.ranks(choice))
+
+    def ranks(self, choice: Selection) -> tuple[list[float], list[int]]:
         """Worth and tier of each caption."""
         captions = self.captions
         return rank(captions, [self.judged[caption.tokens] for caption in captions], choice)
@@ -60,7 +77,7 @@ def tier(judged: Judgement, floors: tuple[float, float]) -> int:
 
 
 def rank(
-    captions: Sequence[Caption], judged: Sequence[Judgement], choice: Choice
+    captions: Sequence[Caption], judged: Sequence[Judgement], choice: Selection
 ) -> tuple[list[float], list[int]]:
     """What each caption is worth, and its tier."""
     parts = (

@@ -58,7 +58,7 @@ class Judgement:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Selection:
     """What makes a caption worth showing."""
 
     worth: tuple[float, ...]  # factors of WORTH, the first three being mapped to 0..1 over the captions
@@ -67,7 +67,7 @@ class Choice:
     ]  # of support, and of the chance that all objects are there: `coscap.pool.tier`
 
     @classmethod
-    def of(cls, content: Any) -> "Choice":
+    def of(cls, content: Any) -> "Selection":
         return cls(
             tuple(float(content["worth"][name]) for name in WORTH),
             (float(content["floors"]["support"]), float(content["floors"]["objects"])),
@@ -86,8 +86,8 @@ class SupportWeights:
 
     word: tuple[float, ...]  # of WORD_FEATURES: the log-odds that a word is right
     caption: tuple[float, float, float]  # of `calibrated`: how the words' chances make the caption's
-    shown: Choice  # of several captions
-    accurate: Choice  # of `--accurate`
+    shown: Selection  # of several captions
+    accurate: Selection  # of `--accurate`
     enough: tuple[float, float]  # floors for a photograph not to be drawn again
 
     @classmethod
@@ -101,8 +101,8 @@ class SupportWeights:
                     float(content["caption"]["right"]),
                     float(content["caption"]["wrong"]),
                 ),
-                Choice.of(content["shown"]),
-                Choice.of(content["accurate"]),
+                Selection.of(content["shown"]),
+                Selection.of(content["accurate"]),
                 (float(content["enough"]["support"]), float(content["enough"]["objects"])),
             )
         except (KeyError, TypeError, ValueError):
@@ -126,8 +126,8 @@ class SupportWeights:
 UNFITTED = SupportWeights(
     word=(0.0, 1.0, -0.5, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.0, 0.5),
     caption=(0.0, 1.0, 1.0),
-    shown=Choice((0.0, 0.5, 1.0, 0.5, 0.0), (0.15, 0.6)),
-    accurate=Choice((0.0, 0.5, 1.0, 0.25, 0.0), (0.1, 0.5)),
+    shown=Selection((0.0, 0.5, 1.0, 0.5, 0.0), (0.15, 0.6)),
+    accurate=Selection((0.0, 0.5, 1.0, 0.25, 0.0), (0.1, 0.5)),
     enough=(0.15, 0.6),
 )
 
