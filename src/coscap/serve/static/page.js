@@ -30,7 +30,7 @@ function form(photo) {
   fields.append("n", $("count").value);
   fields.append("seed", state.seed);
   fields.append("variety", (0.1 + 0.8 * slide).toFixed(2));
-  fields.append("latent_temperature", (0.4 + 0.5 * slide + 0.2 * Math.max(0, slide - 0.5)).toFixed(2));
+  fields.append("latent_temperature", (0.5 + 0.3 * slide + 0.4 * Math.max(0, slide - 0.5)).toFixed(2));
   return fields;
 }
 
