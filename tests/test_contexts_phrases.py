@@ -159,7 +159,7 @@ def test_what_is_expected_counts_for_what_is_shown() -> None:
         for t in ("a cat sits", "a cat stands")
     ]
     judged = [Judgement(0.9, 0.9, (), 1.0, expected, ()) for expected in (0.2, 0.7)]
-    worth, tiers = rank(pool, judged, UNFITTED)
+    worth, tiers = rank(pool, judged, UNFITTED.shown)
     assert worth[1] > worth[0] and tiers == [0, 0]
 
 

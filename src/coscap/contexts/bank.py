@@ -180,7 +180,9 @@ class NeighbourCaptions:
         found = self.similarity(captions)  # (K, R)
         if not found.size:
             return np.zeros(len(captions))
-        means: NDArray[np.float64] = np.sort(found, axis=1)[:, -best:][:, ::-1].mean(axis=1)
+        few = min(best, found.shape[1])
+        highest = np.partition(found, found.shape[1] - few, axis=1)[:, -few:]
+        means: NDArray[np.float64] = np.sort(highest, axis=1)[:, ::-1].mean(axis=1)
         return means
 
     def similarity(self, captions: CaptionVectors) -> NDArray[np.float64]:

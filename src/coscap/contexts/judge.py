@@ -13,6 +13,7 @@ and how it was fitted).
 """
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -267,7 +268,7 @@ def detected_scores(regions: Regions, recipe: Recipe) -> dict[str, list[float]]:
 
 
 def sigmoid(x: float) -> float:
-    return float(1 / (1 + np.exp(-np.clip(x, -50, 50))))
+    return 1 / (1 + math.exp(-min(max(x, -50.0), 50.0)))
 
 
 def open_judge(bank: str | Path | None, weights: SupportWeights | None = None) -> Judge | None:

@@ -1,6 +1,7 @@
 """What is wrong in a caption by its words alone, whatever the picture shows, and what can be mended by rule."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from coscap.text.content import is_content
@@ -82,6 +83,7 @@ def mend_articles(text: str, between: str = " ") -> str:
     return between.join(words)
 
 
+@lru_cache(maxsize=10_000)
 def mended(text: str, between: str = " ") -> str:
     """A caption's tokens as they are shown: articles, ENDINGS joined, and "on it 's head" as "on its head"."""
     words: list[str] = []
