@@ -247,7 +247,8 @@ def fit(asked: argparse.Namespace) -> None:
     judging = open_judge(asked.bank, UNFITTED)
     assert judging is not None
     pictures = read_pools(asked.folder, asked.data, judging, asked.count)
-    first, second = pictures[: len(pictures) // 2], pictures[len(pictures) // 2 :]
+    size = asked.fit or len(pictures) // 2
+    first, second = pictures[:size], pictures[-(asked.measure or len(pictures) - size) :]
     weights = fit_support(first)
     judge(pictures, weights, *TURNS, "accurate")
     if asked.worth and asked.floors:
@@ -305,6 +306,10 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="where the figures go, as JSON")
     parser.add_argument("--bank", default="shipped")
     parser.add_argument("--count", type=int, help="of the pictures; all if not given")
+    parser.add_argument("--fit", type=int, help="pictures that fit, the first ones; half if not given")
+    parser.add_argument(
+        "--measure", type=int, help="pictures that measure, the last ones; all others if not given"
+    )
     parser.add_argument(
         "--choose-on", type=int, default=600, help="pictures of the first half that choose the worth"
     )

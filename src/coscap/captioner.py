@@ -221,8 +221,8 @@ class Captioner:
         0 takes the best, 1 the most different (0.5 if unset). Where there is `evidence` of the pictures, good is what
         people would write and the picture bears out; otherwise what is likely. A picture that bears out fewer captions
         than are shown, or than five, is drawn again, up to twice. `accurate` and `diverse` set variety and the latents'
-        temperature, where they are not given; under a variety as low as that of `accurate`, the pool is larger and has
-        captions of a beam. Further options are fields of SearchSettings, above `settings`. `check` may raise to end it.
+        temperature, where they are not given; under a variety as low as that of `accurate`, the pool is larger, has
+        captions of a beam and is not drawn again. Further options are fields of SearchSettings, above `settings`. `check` may raise to end it.
         """
         settings, variety = self._asked(
             n, accurate=accurate, diverse=diverse, variety=variety, settings=settings, **options
@@ -241,7 +241,7 @@ class Captioner:
         pools = [Pool(*each) for each in zip(found, drawn, regions, seen, strict=True)]
         for pool in pools:
             pool.judge(self.judge, self.objects, self.loaded.recipe)
-        if pooled:
+        if pooled and not safe:
             self._draw_further(pools, arrays, count, max(n, LEAST_POOL // POOL), settings, check)
         choice = self._choice(safe) if evidence is not None else None
         # Where likelihood has no say in what is shown, only what is shown need be read again.
@@ -269,9 +269,8 @@ class Captioner:
 
     def _choice(self, safe: bool) -> Selection | None:
         """What makes a caption worth showing; None without a judge."""
-        if self.judge is None:
-            return None
-        return self.judge.weights.accurate if safe else self.judge.weights.shown
+        weights = None if self.judge is None else self.judge.weights
+        return None if weights is None else weights.accurate if safe else weights.shown
 
     def _draw_further(
         self,
@@ -396,8 +395,6 @@ class Captioner:
         given = {} if settings is None else settings.model_dump(exclude_unset=True)
         merged = settings_from(**{**given, **options}) if options or settings is None else settings
         if merged.search == "constrained" and "distinct" not in merged.model_fields_set:
-            merged = merged.model_copy(
-                update={"distinct": True}
-            )  # there is no pool to choose different ones from
+            merged = merged.model_copy(update={"distinct": True})  # no pool to choose different ones from
         chosen, variety = manner(merged, variety, accurate, diverse)
         return for_model(chosen, self.model, n), variety
