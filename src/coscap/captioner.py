@@ -222,7 +222,7 @@ class Captioner:
         people would write and the picture bears out; otherwise what is likely. A picture that bears out fewer captions
         than are shown, or than five, is drawn again, up to twice. `accurate` and `diverse` set variety and the latents'
         temperature, where they are not given; under a variety as low as that of `accurate`, the pool is larger, has
-        captions of a beam and is not drawn again. Further options are fields of SearchSettings, above `settings`. `check` may raise to end it.
+        captions of a beam and is not drawn again. Further options are fields of SearchSettings. `check` may raise.
         """
         settings, variety = self._asked(
             n, accurate=accurate, diverse=diverse, variety=variety, settings=settings, **options
