@@ -93,9 +93,9 @@ def test_both_terms_join_captioned_and_uncaptioned_pictures(world: World) -> Non
     keys = torch.arange(8) * 4
     paired, novel = PseudoTerm(prepared, neighbours, names), NovelTerm(prepared, store, neighbours, names)
     assert set(novel.images.tolist()) <= set(prepared.images("unpaired").tolist())
-    drawn = novel.draw(batch, keys)
-    assert drawn is not None and len(drawn[1]) == 8
-    assert not (drawn[0].image_ids[:, None] == batch.image_ids).any()
+    drawn, asked = novel.draw(keys)
+    assert asked.tolist() == [-1] * 8
+    assert not (drawn.image_ids[:, None] == batch.image_ids).any()
     alone = paired(model, batch, keys)
     assert not alone.kl_object.any()
     both = BothTerms(paired, novel)(model, batch, keys)

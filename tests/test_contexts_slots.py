@@ -16,6 +16,7 @@ from coscap.contexts.slots import (
     class_of_label,
     fit_calibration,
     fit_logistic,
+    look_alikes,
     rarity,
     read_detections,
     read_slots,
@@ -262,10 +263,75 @@ def test_words_beside_a_slot_are_those_counted_one_by_one(world):
     own = [row for row in rows if row[0] == number]
     expected = (sum(row[1] == word for row in own) + ALIKE * share) / (len(own) + ALIKE) / share
     assert left[label, word] == pytest.approx(expected)
-    assert (left[4] == 1).all() and (right[4] == 1).all(), "nobody speaks of zebras"
+    like = int(
+        look_alikes(data, store, np.bincount(classes, minlength=len(data.classes)) > 0)[
+            class_of_label(data, store)[4]
+        ]
+    )
+    alike = class_of_label(data, store).tolist().index(like)
+    assert alike != 4 and (left[4] == left[alike]).all() and (right[4] == right[alike]).all(), (
+        "nobody speaks of zebras; they stand where the class stands that looks most like them"
+    )
     without = read_slots(data, without=("horse",))[0]
     assert number not in without and len(without) == sum(row[0] != number for row in rows)
-    assert (words_beside(data, store, without=("horse",))[0][label] == 1).all()
+    without_horses = words_beside(data, store, without=("horse",))[1]
+    assert not (without_horses[label] == right[label]).all()
+    assert any((without_horses[label] == without_horses[k]).all() for k in range(4) if k != label)
+
+
+def test_a_novel_class_looks_like_the_class_with_the_nearest_regions(world):
+    data, store = opened(world)
+    named = np.array([each.name != "zebra" for each in data.classes.classes])
+    numbers = {each.name: k for k, each in enumerate(data.classes.classes)}
+    sums: dict[str, list[np.ndarray]] = {}
+    for image in [*data.images("train").tolist(), *data.images("unpaired").tolist()]:
+        regions = store.get(int(data.image_ids[image]))
+        for label, score, feature in zip(regions.labels, regions.scores, regions.features, strict=True):
+            if label >= 0 and score >= 0.5:
+                sums.setdefault(store.recipe.classes[label], []).append(feature.astype(float))
+    means = {name: np.mean(each, 0) for name, each in sums.items()}
+    middle = np.mean(list(means.values()), 0)
+
+    def cosine(a, b):
+        return float((a - middle) @ (b - middle) / np.linalg.norm(a - middle) / np.linalg.norm(b - middle))
+
+    nearest = max(
+        (name for name in means if name != "zebra"), key=lambda name: cosine(means[name], means["zebra"])
+    )
+    like = look_alikes(data, store, named)
+    assert like[numbers["zebra"]] == numbers[nearest]
+    assert (like[named] == np.flatnonzero(named)).all()
+    assert (look_alikes(data, store, np.ones_like(named)) == np.arange(len(named))).all()
+
+
+@pytest.mark.parametrize("kind", [None, "fitting", "all"])
+def test_what_is_asked_for_is_named_once_where_it_fits_best(kind):
+    model, batch = make_model(), slotted(captions=30)
+    rule = None if kind is None else made_up(kind)
+    asked = torch.tensor([1, 2, -1])  # the third picture is asked for nothing
+    keys = torch.arange(30)
+    _, plain = pseudo_loss(model, batch, FILL, keys=keys, rule=rule)
+    _, found = pseudo_loss(model, batch, FILL, keys=keys, rule=rule, asked=asked)
+    seen = 0
+    for row in range(30):
+        label = int(asked[batch.rows[row]])
+        if label < 0:
+            assert torch.equal(found[row], plain[row])
+            continue
+        context = [START, *batch.context[row].tolist(), 0]
+        slots = [t for t in range(int(batch.lengths[row])) if context[t + 1] in (SLOT, SLOTS)]
+        table = {SLOT: FILL.singular, SLOTS: FILL.plural}
+        there = [t for t in slots if int(found[row, t]) == int(table[context[t + 1]][label])]
+        if kind is not None and slots:
+            fit = {t: float(rule.left[label, context[t]] * rule.right[label, context[t + 2]]) for t in slots}
+            best = max(fit, key=fit.get)
+            if int(table[context[best + 1]][label]) >= 0:
+                assert there == [best]
+                seen += 1
+        elif len(slots) > 1:
+            assert len(there) <= 1 or label == 2
+            seen += len(there)
+    assert seen >= 6
 
 
 def test_rules_by_name(world):
@@ -285,7 +351,8 @@ def test_pictures_without_captions_are_drawn_by_class(world):
     names = slot_tokens(store.recipe, data.classes, data.vocabulary)
     term = NovelTerm(data, store, neighbours, names, classes=("zebra",))
     assert np.array_equal(term.groups[0], data.images("unpaired"))
-    drawn, _ = term.draw(make_batch(), torch.arange(40))
+    drawn, asked = term.draw(torch.arange(0, 40, 4))
+    assert asked.tolist() == [4] * 10
     assert len(drawn.rows) == 10 and (drawn.pictures.labels[:, 0] == 4).all()
     for name, said in (
         ("yeti", "test/1 does not know 'yeti'"),

@@ -22,7 +22,12 @@ def test_f1_counts_pictures():
     counts.add([3], {3}, {3}, {3})
     counts.add([2], {1}, {2}, {1, 2})  # class 1 is named but was not detected: nobody could fill it in
     assert (counts.objects, counts.right) == (5, 2)
-    assert counts.f1(1) == 100 and counts.f1(2) == 0 and counts.wrong == {2: 2}
+    assert counts.f1(1) == 100 and counts.f1(2) is None  # never where people name it
+    assert [each.get(2) for each in counts.pictures] == ["wrong", None, "wrong"]
+    assert counts.average([1, 2, 3]) == pytest.approx((100 + 200 / 3) / 2)
+    assert counts.f1(3, [0, 0, 1]) == pytest.approx(200 * 1 / (2 * 1 + 2))
+    low, high = STUDY["intervals"]({"one": counts, "same": counts}, [1, 3])["same"]
+    assert low == high == 0
     assert counts.f1(3) == pytest.approx(200 / 3)  # one of two pictures
 
 
@@ -39,7 +44,8 @@ def test_every_rule_is_measured_on_classes_that_it_did_not_read(tmp_path):
     horses = [i for i in data.images("train")[1:].tolist() if "horse" in data.text(data.captions_of(i)[0])]
     for counts in found.values():
         # Each picture shows one class, so that every rule fills it in, and rightly.
-        assert counts.found[number] == [True] * len(horses) and counts.right == counts.objects > 0
+        found_again = [each[number] for each in counts.pictures if number in each]
+        assert found_again == ["back"] * len(horses) and counts.right == counts.objects > 0
         assert counts.f1(number) == 100
     with pytest.raises(UserError, match="--hold-out yeti is no class"):
         STUDY["study"](model, data, store, str(contexts), ["yeti"], 3)

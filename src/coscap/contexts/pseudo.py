@@ -124,7 +124,8 @@ class NovelTerm(PseudoTerm):
         rule: SlotRule | None = None,
         classes: Sequence[str] = (),
     ) -> None:
-        """`classes`: learn from pictures that show one of these, from each class equally often; none: from all."""
+        """`classes`: learn from pictures that show one of these, from each class equally often, in captions that name
+        it; none: from all pictures."""
         super().__init__(prepared, neighbours, names, feed, rule=rule)
         self.store, self.top = store, top
         there = [i for i in prepared.images("unpaired").tolist() if int(prepared.image_ids[i]) in store]
@@ -134,21 +135,26 @@ class NovelTerm(PseudoTerm):
                 f"{prepared.path} has no pictures without captions that have regions and neighbours; "
                 "leave out pseudo.unpaired, or prepare the data with such pictures."
             )
+        self.labels = [self._label(name) for name in classes] or [
+            -1
+        ]  # what the pictures of a group must name
         self.groups = self._with_classes(classes) if classes else [self.images]
+
+    def _label(self, name: str) -> int:
+        recipe = self.store.recipe
+        if name not in recipe.classes:
+            raise UserError(
+                f"field pseudo.classes: {recipe.name} does not know {name!r}; use a detector that does, or one of "
+                f"its classes ({', '.join(recipe.classes[:5])}, ...)."
+            )
+        return recipe.classes.index(name)
 
     def _with_classes(self, classes: Sequence[str]) -> list[NDArray[np.int64]]:
         """The pictures in which each class was surely detected."""
-        recipe = self.store.recipe
         positions = self.store.positions(np.array(self.prepared.image_ids[self.images]))
         sure = [labels[scores >= SURE] for labels, scores in map(self.store.detected, positions.tolist())]
         groups = []
-        for name in classes:
-            if name not in recipe.classes:
-                raise UserError(
-                    f"field pseudo.classes: {recipe.name} does not know {name!r}; use a detector that does, or one of "
-                    f"its classes ({', '.join(recipe.classes[:5])}, ...)."
-                )
-            label = recipe.classes.index(name)
+        for name, label in zip(classes, self.labels, strict=True):
             group = self.images[[label in found for found in sure]]
             if not len(group):
                 raise UserError(
@@ -159,40 +165,40 @@ class NovelTerm(PseudoTerm):
         return groups
 
     def __call__(self, model: CosCvae, batch: Batch, keys: Tensor) -> LossTerms:
-        unpaired = self.draw(batch, keys)
-        exchanged = None if unpaired is None else self.exchange(*unpaired)
-        if exchanged is None:
-            return _nothing(batch)
-        terms, _ = self.pseudo(model, *exchanged)
-        return terms
-
-    def draw(self, batch: Batch, keys: Tensor) -> tuple[Batch, Tensor] | None:
-        """Pictures without captions, one for each of some of the keys."""
         chosen = keys[keys % SHARE == 0]
         if not len(chosen):
-            return None
-        numbers = (chosen // SHARE).cpu().numpy()
-        if len(self.groups) == 1:
-            images = self.groups[0][numbers % len(self.groups[0])]
-        else:
-            kinds, numbers = numbers % len(self.groups), numbers // len(self.groups)
-            each = [self.groups[kind] for kind in kinds.tolist()]
-            images = np.array(
-                [group[n % len(group)] for group, n in zip(each, numbers.tolist(), strict=True)]
-            )
+            return _nothing(batch)
+        unpaired, asked = self.draw(chosen)
+        exchanged = self.exchange(unpaired, chosen)
+        if exchanged is None:
+            return _nothing(batch)
+        terms, _ = self.pseudo(model, *exchanged, asked)
+        return terms
+
+    def draw(self, keys: Tensor) -> tuple[Batch, Tensor]:
+        """A picture without captions for each key, and the label that it must name, (B,), -1 for none."""
+        numbers = (keys // SHARE).cpu().numpy()
+        kinds, numbers = numbers % len(self.groups), numbers // len(self.groups)
+        each = [self.groups[kind] for kind in kinds.tolist()]
+        images = np.array([group[n % len(group)] for group, n in zip(each, numbers.tolist(), strict=True)])
         ids = self.prepared.image_ids[images]
         rows = torch.arange(len(images))
         blank = torch.zeros(len(images), 1, dtype=torch.long)
         pictures = region_batch([self.store.get(int(image_id)) for image_id in ids])
         unpaired = Batch(pictures, rows, blank, blank, blank, blank[:, 0], torch.from_numpy(np.array(ids)))
-        return unpaired.to(batch.rows.device), chosen
+        asked = torch.tensor([self.labels[kind] for kind in kinds.tolist()])
+        return unpaired.to(keys.device), asked.to(keys.device)
 
-    def pseudo(self, model: CosCvae, batch: Batch, keys: Tensor) -> tuple[LossTerms, Tensor]:
+    def pseudo(
+        self, model: CosCvae, batch: Batch, keys: Tensor, asked: Tensor | None = None
+    ) -> tuple[LossTerms, Tensor]:
         names = self.names.to(batch.rows.device)
         objects = detected_tokens(batch.pictures, names, self.top)[batch.rows]
         batch = replace(batch, objects=objects)
         rule = self._rule(batch.rows.device)
-        return pseudo_loss(model, batch, names, rule=rule, feed=self.feed, objects="posterior", keys=keys)
+        return pseudo_loss(
+            model, batch, names, rule=rule, feed=self.feed, objects="posterior", asked=asked, keys=keys
+        )
 
 
 class BothTerms:

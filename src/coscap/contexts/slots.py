@@ -1,7 +1,7 @@
 """What fills a slot: rules that give rare and novel objects a chance beside the largest thing of a picture.
 
 training captions, detections ─▶ calibration of scores, rarity of labels, labels beside words ─▶ SlotRule
-Nothing is read of pictures outside training; a class that no training caption names keeps what is neutral.
+Nothing is read of pictures outside training; a class that no training caption names has the words of its look-alike.
 """
 
 from collections.abc import Collection
@@ -19,6 +19,8 @@ from coscap.vision.published import Store
 
 Rule = Literal["attention", "balanced", "inverse", "fitting"]
 PICTURES = 20_000  # that detections are read of, evenly from all
+SEEN = 5_000  # whose features are read
+SURE = 0.5  # the score from which on a region shows its class
 KNOTS = 32  # quantiles of a label's scores
 FEWEST = 20  # detections from which on a label has quantiles of its own
 RIDGE = 10.0  # holds the intercepts of rare labels near that of all
@@ -61,11 +63,7 @@ def slot_rule(
 
 def read_detections(prepared: Prepared, store: Store) -> DetectedLabels:
     """Of training pictures, captioned or not."""
-    images = np.sort(np.concatenate([prepared.images("train"), prepared.images("unpaired")]))
-    positions = store.positions(np.array(prepared.image_ids[images]))
-    images, positions = images[positions >= 0], positions[positions >= 0]
-    step = max(1, -(-len(images) // PICTURES))
-    images, positions = images[::step], positions[::step]
+    images, positions = _evenly(prepared, store, PICTURES)
     pictures: list[int] = []
     labels: list[int] = []
     scores: list[float] = []
@@ -80,6 +78,15 @@ def read_detections(prepared: Prepared, store: Store) -> DetectedLabels:
     return DetectedLabels(
         np.array(pictures, np.int64), np.array(labels, np.int64), np.array(scores, np.float64), len(images)
     )
+
+
+def _evenly(prepared: Prepared, store: Store, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Training pictures that have regions, captioned or not, evenly from all, and their places in the store."""
+    images = np.sort(np.concatenate([prepared.images("train"), prepared.images("unpaired")]))
+    positions = store.positions(np.array(prepared.image_ids[images]))
+    images, positions = images[positions >= 0], positions[positions >= 0]
+    step = max(1, -(-len(images) // most))
+    return images[::step], positions[::step]
 
 
 def rarity(found: DetectedLabels, labels: int) -> NDArray[np.float32]:
@@ -190,12 +197,13 @@ def words_beside(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """(L, V) twice: how much more often than others a label stands behind and before each word of a context.
 
-    p(word | class) / p(word), counted in training captions and held near 1 by ALIKE slots of all classes: a class
-    that no caption names has 1 everywhere, and so stands before those that do not fit.
+    p(word | class) / p(word), counted in training captions and held near 1 by ALIKE slots of all classes. A class that
+    no caption names has the words of the named class that it looks most like; 1 everywhere if it was never detected.
     """
     classes, before, behind = read_slots(prepared, without)
     known = len(prepared.classes)
     rows = class_of_label(prepared, store)
+    like = look_alikes(prepared, store, np.bincount(classes, minlength=known) > 0)
     tables = []
     for words in (before, behind):
         counts = np.zeros((known, len(prepared.vocabulary)))
@@ -203,10 +211,39 @@ def words_beside(
         share = counts.sum(0) / max(1, len(words))  # (V,)
         expected = (counts.sum(1, keepdims=True) + ALIKE) * share
         factor = np.divide(counts + ALIKE * share, expected, out=np.ones_like(counts), where=expected > 0)
+        factor = factor[like]
         table = np.ones((len(rows), counts.shape[1]), np.float32)
         table[rows >= 0] = factor.clip(1 / LARGEST, LARGEST)[rows[rows >= 0]]
         tables.append(table)
     return tables[0], tables[1]
+
+
+def look_alikes(prepared: Prepared, store: Store, named: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """(K,) of each class that captions do not name the named one whose regions look most alike, by the cosine of the
+    mean features of surely detected regions; named classes, and those never seen, are their own. named: (K,)"""
+    like = np.arange(len(named))
+    if named.all() or not named.any():
+        return like
+    rows, sums, seen = class_of_label(prepared, store), None, np.zeros(len(named))
+    for position in _evenly(prepared, store, SEEN)[1].tolist():
+        regions = store.at(position)
+        sure = (regions.labels >= 0) & (regions.labels < len(store.recipe.classes)) & (regions.scores >= SURE)
+        for label, feature in zip(regions.labels[sure], regions.features[sure], strict=True):
+            if rows[label] >= 0:
+                sums = np.zeros((len(named), len(feature))) if sums is None else sums
+                sums[rows[label]] += feature
+                seen[rows[label]] += 1
+    if sums is None:
+        return like
+    means = sums[seen > 0] / seen[seen > 0, None]
+    vectors = np.zeros_like(sums)
+    vectors[seen > 0] = means - means.mean(0)
+    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+    known = np.flatnonzero(named & (seen > 0))
+    novel = np.flatnonzero(~named & (seen > 0))
+    if len(known):
+        like[novel] = known[(vectors[novel] @ vectors[known].T).argmax(1)]
+    return like
 
 
 def read_slots(

@@ -19,6 +19,7 @@ from coscap.models.regions import or_else
 from coscap.text.vocabulary import PAD, SLOTS, START, UNK
 
 SLOT_NOISE = 6  # of a row: which class fills a slot, where it is drawn
+KEPT_NOISE = 7  # which slot is kept for what is asked, where all fit alike
 Feed = Literal["filled", "neighbour"]
 Objects = Literal["prior", "posterior"]
 
@@ -75,6 +76,7 @@ def pseudo_loss(
     rule: SlotRule | None = None,
     feed: Feed = "filled",
     objects: Objects = "prior",
+    asked: Tensor | None = None,
     keys: Tensor | None = None,
 ) -> tuple[LossTerms, Tensor]:
     """The terms of -L^ (eq. 8) and the filled captions y^ (B, T).
@@ -83,6 +85,7 @@ def pseudo_loss(
     the decoder reads after a slot: the object that was filled in, or the neighbour's own word (the authors' code).
     With objects="posterior" the latents z^o come from the weaker posterior q(z^o | C_k(I)); `batch.objects` are then
     the classes that were detected in the picture. `rule` says which region fills a slot; None: attention x score.
+    `asked`: (P,) a label of each picture that its captions must name, -1 for none.
     """
     if keys is None:
         keys = torch.randint(2**62, (len(batch.rows),), device=batch.rows.device)
@@ -92,7 +95,7 @@ def pseudo_loss(
     known = model.posteriors(forced, objects)
     tape: Tape | None = None
     if feed == "filled":
-        filled, tape = _fill_slots(model, forced, known, regions, names, dropout, rule)
+        filled, tape = _fill_slots(model, forced, known, regions, names, dropout, rule, asked)
         forced = forced.with_targets(filled)
     latents = model.expect(forced, known)
     words = model.decoder_words(model.input_tokens(forced))
@@ -101,7 +104,7 @@ def pseudo_loss(
     )
     scored = forced
     if feed == "neighbour":
-        filler = SlotFiller(forced, names, attention.shape[1], rule)
+        filler = SlotFiller(forced, names, attention.shape[1], rule, asked)
         blocks = enumerate(forced.packing.blocks)
         scored = forced.with_targets(
             torch.cat([filler.fill(t, attention[start:end]) for t, (start, end) in blocks])
@@ -121,12 +124,13 @@ def _fill_slots(
     names: SlotTokens,
     dropout: Tensor | None,
     rule: SlotRule | None = None,
+    asked: Tensor | None = None,
 ) -> tuple[Tensor, Tape]:
     """The filled captions (N,), each word read after the slots before it were filled, and the decoder's
     tape, so that the pass with gradients need not run it again."""
     packing = forced.packing
     tape = model.decoder.tape(regions, forced.batch.rows, packing)
-    filler = SlotFiller(forced, names, regions.cell.keys.shape[1], rule)
+    filler = SlotFiller(forced, names, regions.cell.keys.shape[1], rule, asked)
     temperature = model.config.pseudo_temperature
     draws = ObjectDraws(model, forced, known.context, temperature) if known.objects is None else None
     dropped = model.dropped_words(forced)
@@ -162,11 +166,17 @@ class SlotFiller:
     Otherwise regions are compared by attention times the detector's score: 84 % of the objects filled in are then
     named by people who captioned the picture, 83 % by attention alone (`scripts/slot_study.py`). A region
     fills one slot of a caption; only when a picture has no other left does one serve again. A slot
-    that nothing can fill keeps the neighbour's own word.
+    that nothing can fill keeps the neighbour's own word. A label that is asked for is named once, in the slot whose
+    words on both sides fit it best, by the region of that label with the best score.
     """
 
     def __init__(
-        self, forced: TeacherForcedBatch, names: SlotTokens, regions: int, rule: SlotRule | None = None
+        self,
+        forced: TeacherForcedBatch,
+        names: SlotTokens,
+        regions: int,
+        rule: SlotRule | None = None,
+        asked: Tensor | None = None,
     ) -> None:
         pictures, self.forced, self.slots, self.rule = forced.batch.pictures, forced, forced.slots, rule
         self.names = region_tokens(pictures, names)[..., :regions]  # (2, P, R)
@@ -174,14 +184,22 @@ class SlotFiller:
         self.scores = pictures.scores[:, :regions]  # (P, R)
         captions = forced.packing.sizes[0]
         self.used = torch.zeros(captions, regions, dtype=torch.bool, device=self.scores.device)
-        if rule is not None:
-            if rule.calibration is not None:
-                self.scores = rule.calibration(self.scores, self.labels)
+        self.kept: Tensor | None = None  # (N,) the slot that each caption keeps for what is asked
+        self.chance: Tensor | None = None  # (N,)
+        if rule is not None and rule.calibration is not None:
+            self.scores = rule.calibration(self.scores, self.labels)
+        if rule is not None or asked is not None:
             packing, context = forced.packing, forced.context
             first = context.new_full((captions,), START)
             self.before = torch.cat([first, context[packing.previous]])  # (N,) the word or slot before
             self.behind = torch.full_like(context, PAD).index_copy(0, packing.previous, context[captions:])
-            self.chance = forced.noise.uniforms(SLOT_NOISE, 1)[:, 0] if rule.draw else None  # (N,)
+        if rule is not None and rule.draw:
+            self.chance = forced.noise.uniforms(SLOT_NOISE, 1)[:, 0]
+        if asked is not None:
+            self.wanted = self.labels == asked[:, None]  # (P, R); asked: (P,)
+            self.wanted &= (asked[:, None] >= 0) & (self.names[0] >= 0)
+            self.used |= self.wanted[forced.owners[:captions]]  # they come last in other slots
+            self.kept = self._keep(asked[forced.owners], rule or SlotRule())
 
     def fill(self, t: int, attention: Tensor, chosen: Tensor | None = None) -> Tensor:
         """attention: (n, R) at word t of the captions that have one, chosen: (n,) the region that z^o stands for, or -1
@@ -197,24 +215,41 @@ class SlotFiller:
             best = weight.masked_fill(names < 0, -4.0).argmax(1)  # (n,)
         else:
             best = self._choose(self.rule, slice(start, end), attention, names >= 0)
+        if self.kept is not None:
+            wanted = self.wanted[owners] & (names >= 0)  # (n, R)
+            here = self.kept[start:end] & wanted.any(1)
+            best = torch.where(here, self.scores[owners].masked_fill(~wanted, -1.0).argmax(1), best)
         name = names.gather(1, best[:, None])[:, 0]
         filled = self.slots[start:end] & (name >= 0)
         self.used[:n] |= filled[:, None] & torch.nn.functional.one_hot(best, self.used.shape[1]).bool()
         return torch.where(filled, name, self.forced.targets[start:end])
+
+    def _keep(self, asked: Tensor, rule: SlotRule) -> Tensor:
+        """Which slot of each caption is kept for the label asked for; asked: (N,) -> (N,)"""
+        chance = self.forced.noise.uniforms(KEPT_NOISE, 1)[:, 0]
+        fit = self._factor(rule, asked.clamp(min=0)[:, None], slice(None))[:, 0]
+        fit = fit * (1 + 0.001 * chance)  # where nothing says which slot fits
+        fit = self.forced.packing.unpack(fit.masked_fill(~self.slots | (asked < 0), 0.0))  # (B, T)
+        best = torch.nn.functional.one_hot(fit.argmax(1), fit.shape[1]).bool() & (fit > 0)
+        return self.forced.packing.pack(best)
+
+    def _factor(self, rule: SlotRule, labels: Tensor, here: slice) -> Tensor:
+        """What a rule makes of these labels in the slots of these rows; labels: (n, R) -> (n, R)"""
+        factor = torch.ones_like(labels, dtype=self.scores.dtype)
+        if rule.rarity is not None:
+            factor = factor * rule.rarity[labels]
+        if rule.left is not None:
+            factor = factor * rule.left[labels, self.before[here, None]]
+        if rule.right is not None:
+            factor = factor * rule.right[labels, self.behind[here, None]]
+        return factor
 
     def _choose(self, rule: SlotRule, here: slice, attention: Tensor, named: Tensor) -> Tensor:
         """The region for each row by a rule; attention, named: (n, R) -> (n,)"""
         owners = self.forced.owners[here]
         labels, scores = self.labels[owners], self.scores[owners]  # (n, R)
         free = or_else(named & ~self.used[: len(owners)], named)  # regions in use come last
-        known = labels.clamp(min=0)
-        factor = torch.ones_like(scores)
-        if rule.rarity is not None:
-            factor = factor * rule.rarity[known]
-        if rule.left is not None:
-            factor = factor * rule.left[known, self.before[here, None]]
-        if rule.right is not None:
-            factor = factor * rule.right[known, self.behind[here, None]]
+        factor = self._factor(rule, labels.clamp(min=0), here)
         looked_at = (attention * scores).masked_fill(~free, -1.0)
         if self.chance is None:
             return (looked_at * factor).masked_fill(~free, -1.0).argmax(1)

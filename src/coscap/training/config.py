@@ -99,7 +99,8 @@ class Pseudo(Section):
     calibrate: bool = False
     """Compare scores after a calibration for each class, fitted on which detections training captions name."""
     classes: tuple[str, ...] = ()
-    """With `unpaired`: learn from pictures that show one of these classes, from each equally often; empty: from all."""
+    """With `unpaired`: learn from pictures that show one of these classes, from each equally often, in captions that
+    name it in the slot that fits it best; empty: from all pictures, whatever they name."""
 
 
 class Text(Section):
