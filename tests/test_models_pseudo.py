@@ -201,3 +201,19 @@ def test_pseudo_captions_name_what_a_prior_over_regions_chose() -> None:
             assert int(words[row, first[row]]) == int(table[region])
             seen += 1
     assert seen and torch.isfinite(terms.reconstruction).all()
+
+
+@pytest.mark.parametrize("over", ["gaussian", "regions"])
+def test_the_latents_of_an_uncaptioned_picture_are_those_of_the_caption_filled_in(over: str) -> None:
+    """Once slots are filled it is a caption like others: the same terms as those of a paired caption with its words."""
+    model = make_model(object_latent_per="object", object_prior_over=over)
+    model.object_tokens[6:13] = True
+    batch = sure_of(1)
+    terms, words = pseudo_loss(model, batch, FILL, objects="posterior", keys=KEYS)
+    named = [[w for w in row.tolist() if 6 <= w < 13] for row in words]
+    width = max(map(len, named))
+    objects = torch.tensor([row + [0] * (width - len(row)) for row in named])
+    paired = model.loss(replace(batch, words=words, objects=objects), keys=KEYS)
+    for field in ("reconstruction", "kl_context", "kl_object", "extra"):
+        torch.testing.assert_close(getattr(terms, field), getattr(paired, field))
+    assert (terms.kl_object > 0).all()

@@ -97,6 +97,10 @@ def pseudo_loss(
     if feed == "filled":
         filled, tape = _fill_slots(model, forced, known, regions, names, dropout, rule, asked)
         forced = forced.with_targets(filled)
+        if objects == "posterior" and model.config.object_latent_per == "object":
+            # What is named, in its order, is known now: z^o_k stands for the k-th, not for the k-th detection.
+            forced = replace(forced, batch=replace(batch, objects=named_objects(model, forced)))
+            known, tape = model.posteriors(forced, objects), None
     latents = model.expect(forced, known)
     words = model.decoder_words(model.input_tokens(forced))
     hidden, attention = model.decoder(
@@ -113,6 +117,14 @@ def pseudo_loss(
             latents = replace(latents, extra=model.object_head(latents.objects, scored))
     reconstruction = model.reconstruction(scored, model.drop_output(scored, hidden), latents)
     return model.loss_terms(forced, latents, reconstruction), forced.packing.unpack(scored.targets)
+
+
+def named_objects(model: CosCvae, forced: TeacherForcedBatch) -> Tensor:
+    """x^o, the words of each caption that name an object, (B, K), PAD after the last."""
+    named = forced.packing.unpack(model.names_object(forced.targets))  # (B, T)
+    objects = forced.packing.unpack(forced.targets).masked_fill(~named, PAD)
+    first = torch.argsort((~named).long(), dim=1, stable=True)[:, : max(1, int(named.sum(1).max()))]
+    return objects.gather(1, first)
 
 
 @torch.no_grad()
