@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coscap.contexts.folder import Neighbours
+from coscap.contexts.slots import words_beside
 from coscap.data.batch import Batch
 from coscap.data.collate import caption_arrays, region_batch
 from coscap.data.prepared import Prepared
@@ -17,7 +18,7 @@ from coscap.errors import UserError
 from coscap.models.base import LossTerms
 from coscap.models.cos_cvae import CosCvae
 from coscap.models.noise import mix
-from coscap.models.pseudo import Feed, SlotRule, SlotTokens, detected_tokens, pseudo_loss
+from coscap.models.pseudo import Asked, Feed, SlotRule, SlotTokens, detected_tokens, pseudo_loss
 from coscap.models.regions import name_tokens
 from coscap.text.objects import ObjectClasses
 from coscap.text.vocabulary import Vocabulary
@@ -135,9 +136,8 @@ class NovelTerm(PseudoTerm):
                 f"{prepared.path} has no pictures without captions that have regions and neighbours; "
                 "leave out pseudo.unpaired, or prepare the data with such pictures."
             )
-        self.labels = [self._label(name) for name in classes] or [
-            -1
-        ]  # what the pictures of a group must name
+        self.labels = [self._label(name) for name in classes]  # what the pictures of each group must name
+        self.beside = words_beside(prepared, store) if classes else None
         self.groups = self._with_classes(classes) if classes else [self.images]
 
     def _label(self, name: str) -> int:
@@ -175,8 +175,8 @@ class NovelTerm(PseudoTerm):
         terms, _ = self.pseudo(model, *exchanged, asked)
         return terms
 
-    def draw(self, keys: Tensor) -> tuple[Batch, Tensor]:
-        """A picture without captions for each key, and the label that it must name, (B,), -1 for none."""
+    def draw(self, keys: Tensor) -> tuple[Batch, Asked | None]:
+        """A picture without captions for each key, and what it must name."""
         numbers = (keys // SHARE).cpu().numpy()
         kinds, numbers = numbers % len(self.groups), numbers // len(self.groups)
         each = [self.groups[kind] for kind in kinds.tolist()]
@@ -186,11 +186,14 @@ class NovelTerm(PseudoTerm):
         blank = torch.zeros(len(images), 1, dtype=torch.long)
         pictures = region_batch([self.store.get(int(image_id)) for image_id in ids])
         unpaired = Batch(pictures, rows, blank, blank, blank, blank[:, 0], torch.from_numpy(np.array(ids)))
-        asked = torch.tensor([self.labels[kind] for kind in kinds.tolist()])
+        if self.beside is None:
+            return unpaired.to(keys.device), None
+        left, right = map(torch.from_numpy, self.beside)
+        asked = Asked(torch.tensor([self.labels[kind] for kind in kinds.tolist()]), left, right)
         return unpaired.to(keys.device), asked.to(keys.device)
 
     def pseudo(
-        self, model: CosCvae, batch: Batch, keys: Tensor, asked: Tensor | None = None
+        self, model: CosCvae, batch: Batch, keys: Tensor, asked: Asked | None = None
     ) -> tuple[LossTerms, Tensor]:
         names = self.names.to(batch.rows.device)
         objects = detected_tokens(batch.pictures, names, self.top)[batch.rows]

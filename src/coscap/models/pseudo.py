@@ -68,6 +68,15 @@ class SlotRule(OnDevice):
     right: Tensor | None = None  # (L, V) the same of the word behind
 
 
+@dataclass(frozen=True)
+class Asked(OnDevice):
+    """A label of each picture that its captions must name: once, in the slot whose words on both sides fit it best."""
+
+    labels: Tensor  # (P,) -1 for none
+    left: Tensor  # (L, V) factor of a label beside the word (or slot) before
+    right: Tensor  # (L, V) the same of the word behind
+
+
 def pseudo_loss(
     model: CosCvae,
     batch: Batch,
@@ -76,7 +85,7 @@ def pseudo_loss(
     rule: SlotRule | None = None,
     feed: Feed = "filled",
     objects: Objects = "prior",
-    asked: Tensor | None = None,
+    asked: Asked | None = None,
     keys: Tensor | None = None,
 ) -> tuple[LossTerms, Tensor]:
     """The terms of -L^ (eq. 8) and the filled captions y^ (B, T).
@@ -85,7 +94,7 @@ def pseudo_loss(
     the decoder reads after a slot: the object that was filled in, or the neighbour's own word (the authors' code).
     With objects="posterior" the latents z^o come from the weaker posterior q(z^o | C_k(I)); `batch.objects` are then
     the classes that were detected in the picture. `rule` says which region fills a slot; None: attention x score.
-    `asked`: (P,) a label of each picture that its captions must name, -1 for none.
+    `asked`: what captions must name.
     """
     if keys is None:
         keys = torch.randint(2**62, (len(batch.rows),), device=batch.rows.device)
@@ -136,7 +145,7 @@ def _fill_slots(
     names: SlotTokens,
     dropout: Tensor | None,
     rule: SlotRule | None = None,
-    asked: Tensor | None = None,
+    asked: Asked | None = None,
 ) -> tuple[Tensor, Tape]:
     """The filled captions (N,), each word read after the slots before it were filled, and the decoder's
     tape, so that the pass with gradients need not run it again."""
@@ -178,8 +187,7 @@ class SlotFiller:
     Otherwise regions are compared by attention times the detector's score: 84 % of the objects filled in are then
     named by people who captioned the picture, 83 % by attention alone (`scripts/slot_study.py`). A region
     fills one slot of a caption; only when a picture has no other left does one serve again. A slot
-    that nothing can fill keeps the neighbour's own word. A label that is asked for is named once, in the slot whose
-    words on both sides fit it best, by the region of that label with the best score.
+    that nothing can fill keeps the neighbour's own word. What is asked for is named by its region with the best score.
     """
 
     def __init__(
@@ -188,7 +196,7 @@ class SlotFiller:
         names: SlotTokens,
         regions: int,
         rule: SlotRule | None = None,
-        asked: Tensor | None = None,
+        asked: Asked | None = None,
     ) -> None:
         pictures, self.forced, self.slots, self.rule = forced.batch.pictures, forced, forced.slots, rule
         self.names = region_tokens(pictures, names)[..., :regions]  # (2, P, R)
@@ -208,10 +216,10 @@ class SlotFiller:
         if rule is not None and rule.draw:
             self.chance = forced.noise.uniforms(SLOT_NOISE, 1)[:, 0]
         if asked is not None:
-            self.wanted = self.labels == asked[:, None]  # (P, R); asked: (P,)
-            self.wanted &= (asked[:, None] >= 0) & (self.names[0] >= 0)
+            self.wanted = (self.labels == asked.labels[:, None]) & (asked.labels[:, None] >= 0)  # (P, R)
+            self.wanted &= self.names[0] >= 0
             self.used |= self.wanted[forced.owners[:captions]]  # they come last in other slots
-            self.kept = self._keep(asked[forced.owners], rule or SlotRule())
+            self.kept = self._keep(asked)
 
     def fill(self, t: int, attention: Tensor, chosen: Tensor | None = None) -> Tensor:
         """attention: (n, R) at word t of the captions that have one, chosen: (n,) the region that z^o stands for, or -1
@@ -236,32 +244,30 @@ class SlotFiller:
         self.used[:n] |= filled[:, None] & torch.nn.functional.one_hot(best, self.used.shape[1]).bool()
         return torch.where(filled, name, self.forced.targets[start:end])
 
-    def _keep(self, asked: Tensor, rule: SlotRule) -> Tensor:
-        """Which slot of each caption is kept for the label asked for; asked: (N,) -> (N,)"""
+    def _keep(self, asked: Asked) -> Tensor:
+        """The slot of each caption that is kept for what is asked: (N,)"""
+        labels = asked.labels[self.forced.owners]  # (N,)
+        known = labels.clamp(min=0)
         chance = self.forced.noise.uniforms(KEPT_NOISE, 1)[:, 0]
-        fit = self._factor(rule, asked.clamp(min=0)[:, None], slice(None))[:, 0]
-        fit = fit * (1 + 0.001 * chance)  # where nothing says which slot fits
-        fit = self.forced.packing.unpack(fit.masked_fill(~self.slots | (asked < 0), 0.0))  # (B, T)
+        fit = asked.left[known, self.before] * asked.right[known, self.behind]
+        fit = fit * (1 + 0.001 * chance)  # chance decides where nothing says which slot fits
+        fit = self.forced.packing.unpack(fit.masked_fill(~self.slots | (labels < 0), 0.0))  # (B, T)
         best = torch.nn.functional.one_hot(fit.argmax(1), fit.shape[1]).bool() & (fit > 0)
         return self.forced.packing.pack(best)
-
-    def _factor(self, rule: SlotRule, labels: Tensor, here: slice) -> Tensor:
-        """What a rule makes of these labels in the slots of these rows; labels: (n, R) -> (n, R)"""
-        factor = torch.ones_like(labels, dtype=self.scores.dtype)
-        if rule.rarity is not None:
-            factor = factor * rule.rarity[labels]
-        if rule.left is not None:
-            factor = factor * rule.left[labels, self.before[here, None]]
-        if rule.right is not None:
-            factor = factor * rule.right[labels, self.behind[here, None]]
-        return factor
 
     def _choose(self, rule: SlotRule, here: slice, attention: Tensor, named: Tensor) -> Tensor:
         """The region for each row by a rule; attention, named: (n, R) -> (n,)"""
         owners = self.forced.owners[here]
         labels, scores = self.labels[owners], self.scores[owners]  # (n, R)
         free = or_else(named & ~self.used[: len(owners)], named)  # regions in use come last
-        factor = self._factor(rule, labels.clamp(min=0), here)
+        known = labels.clamp(min=0)
+        factor = torch.ones_like(scores)
+        if rule.rarity is not None:
+            factor = factor * rule.rarity[known]
+        if rule.left is not None:
+            factor = factor * rule.left[known, self.before[here, None]]
+        if rule.right is not None:
+            factor = factor * rule.right[known, self.behind[here, None]]
         looked_at = (attention * scores).masked_fill(~free, -1.0)
         if self.chance is None:
             return (looked_at * factor).masked_fill(~free, -1.0).argmax(1)

@@ -71,7 +71,8 @@ class PartialTerm:
 
     def completed(self, model: CaptionModel, regions: RegionBatch, ids: Tensor) -> Batch | None:
         """The pictures with captions that name what was detected in them; None where no search found one."""
-        found = self.search(model, regions)
+        with torch.autocast(ids.device.type, enabled=False):  # captions are searched in float32
+            found = self.search(model, regions)
         rows = [row for row, caption in enumerate(found) if caption is not None and caption.satisfied]
         parts = [split(tokenise(each.text), self.prepared.classes) for row in rows if (each := found[row])]
         if not parts:
