@@ -95,7 +95,8 @@ def test_the_weight_comes_in_after_some_epochs():
     assert weights_at(config, 2)["reconstruction"] == 1
 
 
-def test_trains_and_is_called_as_the_paper_calls_it(world, tmp_path):
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_trains_and_is_called_as_the_paper_calls_it(world, tmp_path, precision):
     run = tmp_path / "run"
     changes = [
         "model.kind=updown",
@@ -103,6 +104,7 @@ def test_trains_and_is_called_as_the_paper_calls_it(world, tmp_path):
         "partial.constraints=1",
         "partial.from_epoch=0.5",
         "partial.share=0.5",
+        f"precision={precision}",
     ]
     changes += ["validation=null", "log_steps=3"]
     assert train_run(read_config(world, changes), run, device="cpu") == "finished"
