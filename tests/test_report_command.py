@@ -22,8 +22,10 @@ from coscap.models import build_model, preset, save_pretrained
 from coscap.report import figures as figures_of_page
 from coscap.report import order, sampling, tables
 from coscap.report.build import WORDS, Measured, methods
+from coscap.report.measure import Measurer, Ranker
 from coscap.report.runs import open_run, open_runs
 from coscap.vision.store import RegionStore
+from coscap.vision.stores import Stores
 from search_tiny import one_thread as one_thread
 from training_world import TINY, make_world
 
@@ -324,17 +326,19 @@ def test_constrained_rows_are_called_as_the_papers_and_say_their_commands(
     world: Path, tmp_path: Path
 ) -> None:
     page = report(
-        world, tmp_path, ["pseudo", "seq", "updown"], "--search", "beam", "--constrained", "2", "--no-rerank"
-    )
+        world, tmp_path, ["pseudo", "seq", "updown"], "--search", "beam", "--constrained", "2",
+        "--constrained-beams", "2", "--no-rerank",
+    )  # fmt: skip
     told = json.loads((tmp_path / "results.json").read_text())
     assert [each["name"] for each in told["methods"]] == [
         "COS-CVAE (CBS)", "Seq-CVAE (attn, CBS)", "UpDown, beam", "UpDown (CBS)",
     ]  # fmt: skip
     assert [len(each["seeds"]) for each in told["methods"]] == [2, 2, 1, 1]
     assert (
-        "-n 6 --search constrained --detected 2 --latent-temperature 0.8 --seed 0 --out samples.json" in page
+        "-n 6 --search constrained --detected 2 --num-beams 2 --latent-temperature 0.8 --seed 0 --out samples.json"
+        in page
     )
-    assert "-n 6 --search constrained --detected 2 --out samples.json" in page
+    assert "-n 6 --search constrained --detected 2 --num-beams 2 --out samples.json" in page
     rows = [
         json.loads(line) for path in (tmp_path / "work").glob("*constrained*.jsonl") for line in path.open()
     ]
@@ -368,4 +372,21 @@ def test_the_table_of_novel_objects_has_every_row_and_single_captions(world: Pat
         for n in (1, 20)
     ]
     assert "1.000" in ours[0] and "1.000" not in ours[1]
+    ranked = {f"consensus-f1/20/{name}": mean(np.full(4, 7.0)) for name in tables.OBJECTS}
+    more = tables.novel_objects([Measured.of(found[0].method, [figures | ranked], 4)], (20,)).splitlines()
+    assert more[4].startswith("| **COS-CVAE**, the first of 20 by consensus | 7.0 ")
     assert {line.count("|") for line in lines} == {14} and "| COS-CVAE (CBS), paper |" in "\n".join(lines)
+
+
+def test_what_consensus_puts_first_is_counted_as_one_caption(world: Path, tmp_path: Path) -> None:
+    data, stores = open_prepared(world / "data"), Stores([world / "regions.h5"])
+    references = {image: texts for image, texts in data.references("validation").items() if image in stores}
+    ranker = Ranker(data, stores, list(references), tmp_path)
+    measurer = Measurer.of(references, ranker, data.classes, meteor=False, objects=True)
+    samples = {image: ["a zebra in a field", *texts[:2], "a bus"] for image, texts in references.items()}
+    figures = measurer.measure(samples, (4,))
+    order = ranker.order(token_groups(list(samples.values()))).best_of(4)
+    first = {image: [samples[image][places[0]]] for image, places in zip(samples, order, strict=True)}
+    alone = measurer.measure(first, (1,))
+    for name in (*tables.OBJECTS, "average"):
+        assert np.array_equal(figures[f"consensus-f1/4/{name}"].terms, alone[f"f1/1/{name}"].terms)

@@ -62,6 +62,14 @@ def report(
             "plain caption leaves out. The paper's rows: 2.",
         ),
     ] = 0,
+    constrained_beams: Annotated[
+        int,
+        typer.Option(
+            "--constrained-beams",
+            min=1,
+            help="Beams of that search in each state of the constraints; time grows with them. Example: 2.",
+        ),
+    ] = 5,
     work: Annotated[
         Path,
         typer.Option(
@@ -184,6 +192,7 @@ def report(
         device=str(choose_device(device)),
         searches=_searches(search or []),
         constraints=constrained,
+        constrained_beams=constrained_beams,
     )
     results = build(options, lambda words: typer.echo(words, err=True))
     write_report(results, out, note or [], ["coscap", *sys.argv[1:]], goals)

@@ -59,6 +59,7 @@ class ReportOptions:
     device: str = "cpu"
     searches: tuple[str, ...] = SEARCHES
     constraints: int = 0
+    constrained_beams: int = 5
 
     @property
     def budgets(self) -> tuple[int, ...]:
@@ -177,6 +178,7 @@ def build(options: ReportOptions, tell: Callable[[str], None]) -> ReportResults:
         options.latent_temperature,
         options.searches,
         options.constraints,
+        options.constrained_beams,
     ):
         tell(f"{method.name}: {method.seeds} seed{'s' * (method.seeds > 1)}, {len(pictures):,} pictures")
         found.append(_measure(method, samplers[method.run.name], measurer, options))
@@ -201,6 +203,7 @@ def methods(
     temperature: float = 1.0,
     searches: Sequence[str] = SEARCHES,
     constraints: int = 0,
+    constrained_beams: int = 5,
 ) -> list[Method]:
     """Latent draws of every run that has latents; beam, diverse beam and words drawn from every run that has none. With
     `constraints`, every run under a constrained search too, with up to so many detected classes."""
@@ -215,7 +218,9 @@ def methods(
         else:
             found += _without_latents(run, samples, seeds, budgets, searches)
         if constraints:
-            found.append(_constrained(run, samples, seeds, budgets, temperature, constraints))
+            found.append(
+                _constrained(run, samples, seeds, budgets, temperature, constraints, constrained_beams)
+            )
     return found
 
 
@@ -237,17 +242,23 @@ def _without_latents(
 
 
 def _constrained(
-    run: Run, samples: int, seeds: int, budgets: tuple[int, ...], temperature: float, constraints: int
+    run: Run,
+    samples: int,
+    seeds: int,
+    budgets: tuple[int, ...],
+    temperature: float,
+    constraints: int,
+    num_beams: int,
 ) -> Method:
     """Under each draw of a run with latents; the n best of one search of a run without."""
     name = f"{run.name[:-1]}, CBS)" if run.name.endswith(")") else f"{run.name} (CBS)"
     role = f"{run.role}, constrained"
     if run.has_latents:
         warmth = run.warmth(temperature)
-        each = (constrained_settings(seed, warmth, constraints) for seed in range(seeds))
+        each = (constrained_settings(seed, warmth, constraints, num_beams) for seed in range(seeds))
         sets = {samples: tuple(SampleSet(run, settings, samples) for settings in each)}
         return Method(name, role, run, sets, {samples: budgets})
-    alone = constrained_settings(0, 1.0, constraints)
+    alone = constrained_settings(0, 1.0, constraints, num_beams)
     return Method(
         name, role, run, {n: (SampleSet(run, alone, n),) for n in budgets}, {n: (n,) for n in budgets}
     )

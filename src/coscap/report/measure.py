@@ -4,6 +4,7 @@ oracle, average, worst/N/METRIC   of the first N captions of each picture
 consensus/N/METRIC, rank/N/R      of the best caption after re-ranking N; CIDEr of the R-th best
 all/N/METRIC, best5/N/METRIC      metrics of sets: of all N captions, and of the five best after re-ranking
 f1/N/OBJECT                       novel objects, named by any of N captions
+consensus-f1/N/OBJECT             named by the caption that consensus puts first of N
 """
 
 import hashlib
@@ -131,7 +132,7 @@ class Measurer:
         for name, each in scores.items():
             figures |= _spread(name, each, material.starts, (1, *budgets) if self.objects else budgets)
         if self.objects:
-            figures |= _novel_objects(material)
+            figures |= _novel_objects("f1", material)
         order = self.ranker.order(tokens) if self.ranker is not None else None
         for n in budgets:
             figures |= self._sets(f"all/{n}", [captions[:n] for captions in tokens], OF_ALL)
@@ -143,6 +144,11 @@ class Measurer:
                     for captions, places in zip(tokens, best, strict=True)
                 ]
                 figures |= self._sets(f"best{KEPT}/{n}", chosen, OF_BEST)
+                if self.objects:
+                    first = _novel_objects("", self._material([captions[:1] for captions in chosen]))
+                    figures |= {
+                        name.replace("/1/", f"consensus-f1/{n}/"): each for name, each in first.items()
+                    }
         return figures
 
     def spice(
@@ -229,12 +235,12 @@ def _ranked(scores: Mapping[str, CaptionScores], starts: Longs, best: list[list[
     return figures
 
 
-def _novel_objects(material: Material) -> Figures:
+def _novel_objects(prefix: str, material: Material) -> Figures:
     found = material.object_scores
     figures: Figures = {}
     for n in (n for n in NUMBERS if n <= found.f1.shape[1]):
-        figures[f"f1/{n}/average"] = found.statistics(n)
-        figures |= {f"f1/{n}/{name}": found.statistics(n, name) for name in found.objects}
+        figures[f"{prefix}/{n}/average"] = found.statistics(n)
+        figures |= {f"{prefix}/{n}/{name}": found.statistics(n, name) for name in found.objects}
     return figures
 
 

@@ -220,6 +220,9 @@ def _commands(results: ReportResults, command: Sequence[str]) -> str:
         NOT_RUN,
         "```sh",
     ]
+    constrained = f"constrained --detected {options.constraints}"
+    if options.constrained_beams != 5:
+        constrained += f" --num-beams {options.constrained_beams}"
     for run in results.runs:
         place = (
             f"coscap sample {shown(run.given)} --data {data} --regions {first} --split {split} --skip-missing"
@@ -230,13 +233,10 @@ def _commands(results: ReportResults, command: Sequence[str]) -> str:
             if "draws" in options.searches:
                 lines.append(f"{place} -n {large}{warmth} --seed 0 --out samples.json")
             if options.constraints:
-                lines.append(
-                    f"{place} -n {large} --search constrained --detected {options.constraints}{warmth} --seed 0 "
-                    "--out samples.json"
-                )
+                lines.append(f"{place} -n {large} --search {constrained}{warmth} --seed 0 --out samples.json")
         else:
             searches: list[str] = [each for each in ("beam", "diverse") if each in options.searches]
-            searches += [f"constrained --detected {options.constraints}"] if options.constraints else []
+            searches += [constrained] if options.constraints else []
             lines += [
                 f"{place} -n {n} --search {search} --out samples.json"
                 for search in searches

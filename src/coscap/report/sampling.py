@@ -46,10 +46,16 @@ def beam_settings(search: str) -> SearchSettings:
     return SearchSettings(search=search)  # type: ignore[arg-type]
 
 
-def constrained_settings(seed: int, temperature: float, constraints: int) -> SearchSettings:
+def constrained_settings(
+    seed: int, temperature: float, constraints: int, num_beams: int = 5
+) -> SearchSettings:
     """A constrained beam under each draw, with up to so many detected classes that the plain caption leaves out."""
     return SearchSettings(
-        search="constrained", detected=constraints, seed=seed, latent_temperature=temperature
+        search="constrained",
+        detected=constraints,
+        seed=seed,
+        latent_temperature=temperature,
+        num_beams=num_beams,
     )
 
 

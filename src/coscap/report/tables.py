@@ -177,6 +177,10 @@ def novel_objects(found: Sequence[Measured], budgets: Sequence[int]) -> str:
             cells = [figure(each, f"f1/{n}/{name}", 1, found[0]) for name in OBJECTS]
             cells += [figure(each, f"oracle/1/{name}", 3, found[0]) if n == 1 else "" for name in SINGLE]
             rows.append([f"**{each.method.name}**, any of {n}", *cells])
+        for n in (n for n in budgets if f"consensus-f1/{n}/average" in each.mean):
+            cells = [figure(each, f"consensus-f1/{n}/{name}", 1, found[0]) for name in OBJECTS]
+            cells += [figure(each, f"consensus/{n}/{name}", 3, found[0]) for name in SINGLE]
+            rows.append([f"**{each.method.name}**, the first of {n} by consensus", *cells])
     blank = [""] * len(SINGLE)
     published = [[*row, *blank] for row in _published("novel_objects", OBJECTS, 1)]
     return table(["", *OBJECTS, *SINGLE], [*rows, *published])
