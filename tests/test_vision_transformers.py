@@ -1,11 +1,14 @@
 """Small models of the supported architectures, written to disk and loaded by the public call."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
+from coscap.cli.main import app
 from coscap.errors import UserError
 from coscap.vision.detectors import load_detector
 from coscap.vision.huggingface import DETECTIONS, _corners, _features, _scores
@@ -170,3 +173,43 @@ def test_wrong_names(folder, tmp_path) -> None:
     with pytest.raises(UserError, match="cannot be loaded") as caught:
         load_detector(f"hf:{tmp_path}")
     assert "\n" not in str(caught.value)
+
+
+def test_pictures_without_captions_and_a_class_of_your_own(folder, tmp_path) -> None:
+    """From a folder to a trained captioner, as docs/guide/novel-objects.md has it: any detector with class names."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for number in range(24):
+        picture = Image.effect_noise((64, 48), 20 + 8 * number).convert("RGB")
+        picture.save(mine / f"{number:02}.png")
+        if number < 16:  # the last eight are unpaired
+            (mine / f"{number:02}.txt").write_text(
+                f"a {('cat', 'dog')[number % 2]} on a mat\na man beside a {('dog', 'cat')[number % 2]}\n"
+            )
+    detector = transformers.RTDetrForObjectDetection.from_pretrained(folder("rt_detr"))
+    for name, weights in detector.named_parameters():  # sure of a cat and a kite, whatever it looks at
+        if "class_embed" in name or "enc_score_head" in name:
+            weights.data = weights.data if weights.ndim > 1 else torch.tensor([2.0, -4.0, 2.0])
+    knows = shutil.copytree(folder("rt_detr"), tmp_path / "knows")
+    detector.save_pretrained(knows)
+    classes, data, regions = tmp_path / "classes.txt", tmp_path / "data", tmp_path / "mine.h5"
+    contexts, run, captions = tmp_path / "contexts", tmp_path / "run", tmp_path / "captions.json"
+    classes.write_text("cat\ndog\nkite\n")
+    sizes = ("attention_lstm", "language_lstm", "region_projection", "attention_width")
+    changes = [f"data={data}", f"regions={regions}", f"pseudo.contexts={contexts}", "pseudo.classes=[kite]"]
+    changes += [*(f"model.{name}=8" for name in sizes), "model.grid=false", "pseudo.every=2"]
+    changes += ["steps=4", "batch_size=4", "validation=null", "log_steps=1"]
+    both = f"--data {data} --regions {regions}"
+    commands = (
+        f"data folder {mine} --objects {classes} --min-count 1 --validation 2 --test 0 --out {data}",
+        f"features {mine} --detector hf:{knows} --out {regions}",
+        f"contexts {data} --regions {regions} --out {contexts} --own 0 --epochs 1",
+        " --set ".join([f"train configs/novel.yaml --out {run}", *changes]),
+        f"sample {run} {both} --split unpaired -n 2 --out {captions}",
+    )
+    for command in commands:
+        done = CliRunner().invoke(app, command.split())
+        assert done.exit_code == 0, f"{command}\n{done.output}\n{done.exception}"
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert any("pseudo_reconstruction" in line and line["pseudo_reconstruction"] > 0 for line in log)
+    assert len(json.loads(captions.read_text())) == 8 * 2
