@@ -126,6 +126,58 @@ def test_detections_of_another_map_are_taken_over(photos, undisturbed, tmp_path,
     assert len(detected) == len(everything) - 3
 
 
+def test_hidden_words_name_no_region(photos, undisturbed, tmp_path) -> None:
+    """The rest of the regions stays as it is, made anew or from a store that has them all."""
+    everything = RegionStore.open(undisturbed)
+    recipe = everything.recipe
+    first = len(
+        recipe.classes
+    )  # labels from here on are words; what is detected stays, whatever it is called
+    labels = np.concatenate([everything.at(position).labels for position in range(len(everything))])
+    words = sorted({recipe.label_name(label) for label in labels[labels >= first].tolist()})[:5]
+    for out, reuse in (("anew.h5", None), ("reused.h5", undisturbed)):
+        extract(list_pictures(photos), tmp_path / out, ExtractJob(reuse=reuse, hidden=tuple(words)))
+    assert (tmp_path / "anew.h5").read_bytes() == (tmp_path / "reused.h5").read_bytes()
+    hidden, gone = RegionStore.open(tmp_path / "anew.h5"), 0
+    for position in range(len(everything)):
+        before, after = everything.at(position), hidden.at(position)
+        kept = [label < first or recipe.label_name(label) not in words for label in before.labels.tolist()]
+        assert np.array_equal(after.features, before.features[kept])
+        assert np.array_equal(after.labels, before.labels[kept]) and np.array_equal(
+            after.scores, before.scores[kept]
+        )
+        gone += kept.count(False)
+    assert gone >= len(words)
+    with pytest.raises(UserError, match="other pictures or another recipe"):
+        extract(list_pictures(photos), tmp_path / "anew.h5", ExtractJob())
+    assert load_detector("builtin", recipe=hidden.recipe).recipe == hidden.recipe != everything.recipe
+
+
+@pytest.mark.parametrize(
+    ("detector", "sentence"), [("builtin:imagenet", "none of the words"), ("builtin", "none of the words")]
+)
+def test_hiding_what_is_not_named_is_refused(photos, tmp_path, detector: str, sentence: str) -> None:
+    arguments = [str(photos), "--out", str(tmp_path / "r.h5"), "--detector", detector, "--hide", "xylophone"]
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, UserError) and sentence in str(result.exception)
+
+
+def test_a_class_is_hidden_by_all_its_words(tmp_path) -> None:
+    (tmp_path / "list.txt").write_text(f"{EXAMPLES / 'cat.jpg'}\n")
+    arguments = [
+        str(tmp_path / "list.txt"),
+        "--out",
+        str(tmp_path / "r.h5"),
+        "--processes",
+        "1",
+        "--hide",
+        "cat, couch",
+    ]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    words = RegionStore.open(tmp_path / "r.h5").recipe.words
+    assert not {"cat", "cats", "kitten", "couch", "sofa"} & set(words) and {"dog", "", "chair"} <= set(words)
+
+
 def test_a_finished_store_is_left_alone(photos, undisturbed, tmp_path) -> None:
     out = tmp_path / "regions.h5"
     for name in ("regions.h5", "regions.h5.bad.txt"):

@@ -122,7 +122,7 @@ class Captioner:
             return given
         name = given or detector_name(self.loaded.recipe, self.loaded.source)
         classes = self._looked_for(name)
-        found = load_detector(name, classes=classes, device=self.device)
+        found = load_detector(name, classes=classes, device=self.device, recipe=self.loaded.recipe)
         self.loaded.check_recipe(found.recipe)
         return found
 

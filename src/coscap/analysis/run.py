@@ -141,7 +141,8 @@ def _photographs(
     seed: int,
     images: Path,
 ) -> None:
-    detector = load_detector(detector_name(writer.loaded.recipe, writer.loaded.source))
+    recipe = writer.loaded.recipe
+    detector = load_detector(detector_name(recipe, writer.loaded.source), recipe=recipe)
     writer.loaded.check_recipe(detector.recipe)
     pictures = [open_picture(path) for path in paths]
     photos = [Photo(path.stem, picture) for path, picture in zip(paths, pictures, strict=True)]

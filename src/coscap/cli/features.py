@@ -56,6 +56,11 @@ def make(
         help="A store of the same recipe, whose pictures need not be computed again, or of another of the built-in "
         "ones, whose detections stay, e.g. old.h5.",
     ),
+    hide: str = typer.Option(
+        "",
+        help="Words that the built-in detector must not give regions for, or classes of COCO, whose words are all "
+        "hidden: for objects that a captioner is to learn without being told, e.g. 'zebra,bus'.",
+    ),
     pixel_limit: int = typer.Option(
         80_000_000, min=1, help="Leave out pictures of more pixels, e.g. 20000000."
     ),
@@ -72,7 +77,12 @@ def make(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # a polite kill stops the other processes, too
     entries = list_pictures(source, _ids_of(data))[: limit or None]
     job = ExtractJob(
-        detector=detector, classes=_names(classes), device=device, pixel_limit=pixel_limit, reuse=reuse
+        detector=detector,
+        classes=_names(classes),
+        device=device,
+        pixel_limit=pixel_limit,
+        reuse=reuse,
+        hidden=_words_of(_names(hide)),
     )
     processes = processes or usable_cores()
     try:
@@ -132,3 +142,13 @@ def _ids_of(data: Path | None) -> dict[str, int] | None:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _words_of(names: tuple[str, ...]) -> tuple[str, ...]:
+    """All words of the classes among the names, and the other names as they are."""
+    if not names:
+        return ()
+    from coscap.text.objects import load_classes
+
+    known = {each.name: (*each.words, *each.plurals) for each in load_classes().classes}
+    return tuple(dict.fromkeys(word for name in names for word in known.get(name, (name,))))

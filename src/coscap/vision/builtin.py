@@ -73,6 +73,14 @@ class BuiltinDetector:
         self._anchors = Anchors.of(detector_side)
         self._grid = grid_boxes(self.recipe.grid)  # (G * G, 4)
 
+    def hide_words(self, recipe: Recipe) -> None:
+        """Make regions of this recipe from now on: its own with some words hidden."""
+        if not recipe.hides_words_of(self.recipe):
+            raise UserError(
+                f"{self.recipe.name} has none of the words that are to be hidden; leave that out."
+            )
+        self.recipe = recipe
+
     def regions(self, pictures: Sequence[Image.Image]) -> list[Regions]:
         return self.see(pictures)[0]
 
@@ -116,7 +124,10 @@ class BuiltinDetector:
         found = []
         for number, detections in enumerate(seen):
             words = self.reader.best(evidence[number], self.recipe.most_words) if self.reader else None
-            found.append(self._join(detections, words, maps[number]))
+            regions = self._join(detections, words, maps[number])
+            found.append(
+                regions.of(self.recipe.shown(regions.labels)) if "" in self.recipe.words else regions
+            )
         return found
 
     def maps(self, pictures: Sequence[Image.Image]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -3,12 +3,15 @@ builtin:RUN (eyes of your own), hf:NAME_OR_DIR (a detector or an encoder), torch
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from PIL import Image
 
 from coscap.errors import UserError
 from coscap.vision.regions import Recipe, Regions
+
+if TYPE_CHECKING:
+    from coscap.vision.builtin import BuiltinDetector
 
 IMAGENET = "imagenet"  # builtin:imagenet is the map as it was before it was tuned on captions: recipe 1
 
@@ -34,8 +37,15 @@ class Detector(Protocol):
         ...
 
 
-def load_detector(name: str = "builtin", *, classes: Sequence[str] = (), device: str = "cpu") -> Detector:
-    """The detector of that name; `classes` are what an open-vocabulary detector looks for."""
+def load_detector(
+    name: str = "builtin",
+    *,
+    classes: Sequence[str] = (),
+    device: str = "cpu",
+    recipe: Recipe | None = None,
+) -> Detector:
+    """The detector of that name; `classes` are what an open-vocabulary detector looks for. Words of the built-in one
+    that the recipe hides are hidden."""
     kind, colon, rest = name.partition(":")
     if classes and kind != "hf":
         raise UserError(
@@ -47,7 +57,10 @@ def load_detector(name: str = "builtin", *, classes: Sequence[str] = (), device:
             f"{name} is not a detector; give builtin, builtin:imagenet, builtin:RUN, hf:NAME_OR_DIR or "
             f"torchvision:NAME{own}."
         )
-    return DETECTORS[kind](rest, classes, device)
+    detector = DETECTORS[kind](rest, classes, device)
+    if recipe is not None and kind == "builtin" and recipe.hides_words_of(detector.recipe):
+        cast("BuiltinDetector", detector).hide_words(recipe)
+    return detector
 
 
 def _builtin(rest: str, classes: Sequence[str], device: str) -> Detector:

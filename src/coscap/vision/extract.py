@@ -62,9 +62,15 @@ class ExtractJob:
     device: str = "cpu"
     pixel_limit: int = PIXEL_LIMIT
     reuse: Path | None = None
+    hidden: tuple[str, ...] = ()  # words that the built-in detector must not name
 
     def load(self) -> Detector:
-        return load_detector(self.detector, classes=self.classes, device=self.device)
+        detector = load_detector(self.detector, classes=self.classes, device=self.device)
+        if self.hidden:
+            if not isinstance(detector, BuiltinDetector):
+                raise UserError(f"the detector {self.detector} names no words; leave --hide out.")
+            detector.hide_words(detector.recipe.without_words(self.hidden))
+        return detector
 
 
 @dataclass(frozen=True)
@@ -285,6 +291,10 @@ def _make_part(path: Path, entries: Sequence[Entry]) -> int:
         held = known is not None and entry.id in known
         if known is not None and held and known.recipe == detector.recipe:
             found[index] = known.get(entry.id)
+            continue
+        if known is not None and held and detector.recipe.hides_words_of(known.recipe):
+            regions = known.get(entry.id)
+            found[index] = regions.of(detector.recipe.shown(regions.labels))
             continue
         try:
             picture = open_picture(entry.path, least_side=detector.least_side, pixel_limit=job.pixel_limit)

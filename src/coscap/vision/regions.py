@@ -1,7 +1,8 @@
 """Regions: what the model sees of one picture."""
 
 import zlib
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -28,6 +29,10 @@ class Regions:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def of(self, kept: NDArray[np.bool_]) -> "Regions":
+        """Some of them; kept: (R,)"""
+        return Regions(self.features[kept], self.boxes[kept], self.labels[kept], self.scores[kept])
+
 
 def noise_key(regions: Regions) -> int:
     """What the noise of a picture's draws follows from, besides the user's seed: the labels that are seen for sure,
@@ -51,7 +56,7 @@ class Recipe:
     classes: tuple[str, ...]  # the classes that labels index
     detections: int  # at most this many detections a picture
     grid: int  # the grid has grid x grid cells, 0 for none
-    words: tuple[str, ...] = ()  # what labels from len(classes) on stand for
+    words: tuple[str, ...] = ()  # what labels from len(classes) on stand for; "" for one that is hidden
     most_words: int = 0  # at most this many words a picture
 
     def detects_like(self, other: "Recipe") -> bool:
@@ -59,6 +64,22 @@ class Recipe:
         detector, plus, _ = self.name.partition("+")
         mine, others = (detector, self.classes, self.detections), (other.classes, other.detections)
         return bool(plus) and mine == (other.name.partition("+")[0], *others)
+
+    def without_words(self, hidden: Collection[str]) -> Self:
+        """The same with these words hidden: regions that they name are left out, all other labels stay."""
+        return replace(self, words=tuple("" if word in hidden else word for word in self.words))
+
+    def hides_words_of(self, other: "Recipe") -> bool:
+        """Whether this is the other recipe with some of its words hidden."""
+        kept = {word for word in self.words if word}
+        return self != other and self == other.without_words(set(other.words) - kept)
+
+    def shown(self, labels: NDArray[np.int16]) -> NDArray[np.bool_]:
+        """(R,) which regions have no hidden word as their label"""
+        named = np.array(
+            [*(True for _ in self.classes), *map(bool, self.words), True]
+        )  # the last for the grid
+        return named[labels]
 
     def label_name(self, label: int) -> str:
         """The class or word that a label stands for; not for a cell of the grid."""
