@@ -138,6 +138,18 @@ def test_an_up_down_decoder_is_given_latents(world: Path, tmp_path: Path, kind: 
         train_run(config(world, "steps=1", *back), tmp_path / "back", device="cpu")
 
 
+@pytest.mark.parametrize("kind", ["lstm_p", "nbt"])
+def test_an_up_down_decoder_is_given_a_pointer(world: Path, tmp_path: Path, kind: str) -> None:
+    train_run(config(world, "steps=5", "model.kind=updown"), tmp_path / "first", device="cpu")
+    known = load_pretrained(tmp_path / "first" / "last").model.state_dict()
+    begin = [f"start={tmp_path / 'first' / 'last'}", f"model.kind={kind}", "optimiser.lr=1e-12"]
+    train_run(config(world, "steps=1", *begin), tmp_path / "next", device="cpu")
+    begun = load_pretrained(tmp_path / "next" / "last").model.state_dict()
+    for name, tensor in known.items():
+        torch.testing.assert_close(begun[name], tensor, rtol=1e-6, atol=1e-8)
+    assert len(begun) > len(known)
+
+
 def test_minutes_become_steps(world: Path, tmp_path: Path) -> None:
     content = config(world).model_dump() | {"steps": None, "minutes": 0.005, "validation": None}
     train_run(TrainConfig.model_validate(content), tmp_path / "run", device="cpu")

@@ -1,4 +1,4 @@
-"""Training that begins with another model: the same one, or one without latents that is given some."""
+"""Training that begins with another model: the same one, or an up-down captioner that is given more."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,9 @@ from torch import Tensor
 
 from coscap.data import Prepared
 from coscap.errors import UserError
-from coscap.models import KINDS, ModelConfig
+from coscap.models import ModelConfig
 from coscap.models.hub import Pretrained, load_pretrained
+from coscap.models.updown import UpDown
 from coscap.vision.published import Store
 from coscap.vision.regions import Recipe
 
@@ -29,8 +30,8 @@ def weights_to_begin_with(
 ) -> dict[str, Tensor]:
     """The weights in `name` for a model of this configuration; `own` are those that were drawn for it.
 
-    A model without latents can begin any other with the same decoder: what is made of latents stays as it was drawn.
-    Inputs that latents join have them last, so the columns of the words and regions come first. Parts named in `anew`
+    An up-down captioner can begin any other with the same decoder: what is made of latents, or chooses what is copied,
+    stays as it was drawn. Inputs that latents join have them last, so the columns of the words and regions come first. Parts named in `anew`
     stay as they were drawn. Where features are scaled differently, their columns are, too.
     """
     for part in anew:
@@ -50,9 +51,9 @@ def weights_to_begin_with(
         rescaled = given[FEATURES].clone()  # (projection, F + class + box)
         rescaled[:, : config.region_width] *= loaded.model.config.region_scale / config.region_scale
         given[FEATURES] = rescaled
-    latents = KINDS[config.kind].draws and not loaded.model.draws
+    more = isinstance(loaded.model, UpDown) and config.kind != loaded.model.config.kind
     begun = {
-        key: mine if any(_belongs(key, part) for part in anew) else _joined(given.get(key), mine, latents)
+        key: mine if any(_belongs(key, part) for part in anew) else _joined(given.get(key), mine, more)
         for key, mine in own.items()
     }
     other = [key for key, weight in begun.items() if weight is None] + [
@@ -89,11 +90,11 @@ def _belongs(key: str, part: str) -> bool:
     return key == part or key.startswith(part + ".")
 
 
-def _joined(given: Tensor | None, mine: Tensor, latents: bool) -> Tensor | None:
-    """A weight to begin with; None if the two do not fit."""
+def _joined(given: Tensor | None, mine: Tensor, more: bool) -> Tensor | None:
+    """A weight to begin with; None if the two do not fit. `more`: a model that has more than the one it begins with."""
     if given is None:
-        return mine if latents else None
+        return mine if more else None
     if given.shape == mine.shape:
         return given
     wider = given.ndim == mine.ndim == 2 and len(given) == len(mine) and given.shape[1] < mine.shape[1]
-    return torch.cat([given.to(mine), mine[:, given.shape[1] :]], dim=1) if wider and latents else None
+    return torch.cat([given.to(mine), mine[:, given.shape[1] :]], dim=1) if wider and more else None
