@@ -31,8 +31,8 @@ def weights_to_begin_with(
     """The weights in `name` for a model of this configuration; `own` are those that were drawn for it.
 
     An up-down captioner can begin any other with the same decoder: what is made of latents, or chooses what is copied,
-    stays as it was drawn. Inputs that latents join have them last, so the columns of the words and regions come first. Parts named in `anew`
-    stay as they were drawn. Where features are scaled differently, their columns are, too.
+    stays as it was drawn. Inputs that latents join have them last, so the columns of the words and regions come first.
+    Parts named in `anew` stay as they were drawn. Where features are scaled differently, their columns are, too.
     """
     for part in anew:
         if not any(_belongs(key, part) for key in own):
