@@ -352,6 +352,8 @@ def test_pictures_without_captions_are_drawn_by_class(world):
     names = slot_tokens(store.recipe, data.classes, data.vocabulary)
     term = NovelTerm(data, store, neighbours, names, classes=("zebra",))
     assert np.array_equal(term.groups[0], data.images("unpaired"))
+    with pytest.raises(UserError, match="'zebra' is detected in none of the 8 pictures"):
+        NovelTerm(data, store, neighbours, names, classes=("zebra",), score=1.0)
     drawn, asked = term.draw(torch.arange(0, 40, 4))
     assert asked.labels.tolist() == [4] * 10 and asked.left.shape == (5, len(data.vocabulary))
     assert len(drawn.rows) == 10 and (drawn.pictures.labels[:, 0] == 4).all()

@@ -277,8 +277,10 @@ def test_a_run_may_have_a_temperature_of_its_own(world: Path, tmp_path: Path) ->
     )
     drawn = [each.sets[2][0].settings.latent_temperature for each in methods([warm, usual], 2, 1, 0.9)]
     assert drawn == [0.7, 0.9]
-    (constrained,) = methods([warm], 2, 1, 0.9, searches=["beam"], constraints=1)
-    assert constrained.sets[2][0].settings.latent_temperature == 0.7
+    wanted = sampling.Constraints(1, num_beams=3, score=0.4)
+    (constrained,) = methods([warm], 2, 1, 0.9, searches=["beam"], constraints=wanted)
+    asked = constrained.sets[2][0].settings
+    assert (asked.latent_temperature, asked.beams, asked.detected_score) == (0.7, 3, 0.4)
     shutil.copytree(world / "paired", tmp_path / "run@0.5")  # a folder of that name is that folder
     assert open_run(str(tmp_path / "run@0.5")).temperature is None
     with pytest.raises(UserError, match="the temperature behind @ is -1"):
@@ -360,7 +362,7 @@ def test_the_table_of_novel_objects_has_every_row_and_single_captions(world: Pat
     runs = [open_run(str(world / name)) for name in ("pseudo", "updown")]
     runs[1] = replace(runs[1], has_latents=False)
     found = []
-    for method in methods(runs, 20, 1, searches=("draws", "beam"), constraints=2):
+    for method in methods(runs, 20, 1, searches=("draws", "beam"), constraints=sampling.Constraints(2)):
         figures = {f"f1/{n}/{name}": mean(np.arange(4.0)) for n in (1, 20) for name in tables.OBJECTS}
         found.append(Measured.of(method, [figures | {"oracle/1/CIDEr": mean(np.ones(4))}], 4))
     lines = tables.novel_objects(found, (20,)).splitlines()

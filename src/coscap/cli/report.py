@@ -70,6 +70,15 @@ def report(
             help="Beams of that search in each state of the constraints; time grows with them. Example: 2.",
         ),
     ] = 5,
+    constrained_score: Annotated[
+        float,
+        typer.Option(
+            "--constrained-score",
+            min=0,
+            max=1,
+            help="The score from which a class is detected. Example: 0.4.",
+        ),
+    ] = 0.5,
     work: Annotated[
         Path,
         typer.Option(
@@ -162,6 +171,7 @@ def report(
     from coscap.report.build import ReportOptions, build
     from coscap.report.page import write_report
     from coscap.report.random_page import draw_random, write_html, write_random
+    from coscap.report.sampling import Constraints
     from coscap.training.distributed import choose_device
 
     if html is not None and (pictures is None or not random):
@@ -191,8 +201,7 @@ def report(
         spice_cache=spice_cache,
         device=str(choose_device(device)),
         searches=_searches(search or []),
-        constraints=constrained,
-        constrained_beams=constrained_beams,
+        constraints=Constraints(constrained, constrained_beams, constrained_score),
     )
     results = build(options, lambda words: typer.echo(words, err=True))
     write_report(results, out, note or [], ["coscap", *sys.argv[1:]], goals)

@@ -26,7 +26,6 @@ from coscap.vision.published import Store
 from coscap.vision.regions import Recipe
 
 SHARES = 1 << 20  # how finely captions can be shared out
-SURE = 0.5  # the score from which a class is in a picture
 SHARE = 4  # a picture without captions for every fourth caption
 MEANS = ("context_dimensions", "object_dimensions")  # terms that are no sums over captions
 
@@ -124,9 +123,10 @@ class NovelTerm(PseudoTerm):
         top: int = 5,
         rule: SlotRule | None = None,
         classes: Sequence[str] = (),
+        score: float = 0.5,
     ) -> None:
-        """`classes`: learn from pictures that show one of these, from each class equally often, in captions that name
-        it; none: from all pictures."""
+        """`classes`: learn from pictures in which one of these has at least this score, from each class equally often,
+        in captions that name it; none: from all pictures."""
         super().__init__(prepared, neighbours, names, feed, rule=rule)
         self.store, self.top = store, top
         there = [i for i in prepared.images("unpaired").tolist() if int(prepared.image_ids[i]) in store]
@@ -138,7 +138,7 @@ class NovelTerm(PseudoTerm):
             )
         self.labels = [self._label(name) for name in classes]  # what the pictures of each group must name
         self.beside = words_beside(prepared, store) if classes else None
-        self.groups = self._with_classes(classes) if classes else [self.images]
+        self.groups = self._with_classes(classes, score) if classes else [self.images]
 
     def _label(self, name: str) -> int:
         recipe = self.store.recipe
@@ -149,10 +149,10 @@ class NovelTerm(PseudoTerm):
             )
         return recipe.classes.index(name)
 
-    def _with_classes(self, classes: Sequence[str]) -> list[NDArray[np.int64]]:
+    def _with_classes(self, classes: Sequence[str], score: float) -> list[NDArray[np.int64]]:
         """The pictures in which each class was surely detected."""
         positions = self.store.positions(np.array(self.prepared.image_ids[self.images]))
-        sure = [labels[scores >= SURE] for labels, scores in map(self.store.detected, positions.tolist())]
+        sure = [labels[scores >= score] for labels, scores in map(self.store.detected, positions.tolist())]
         groups = []
         for name, label in zip(classes, self.labels, strict=True):
             group = self.images[[label in found for found in sure]]

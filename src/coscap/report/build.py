@@ -14,10 +14,11 @@ from coscap.metrics.intervals import Bootstrap, PairedDifference, Statistics, in
 from coscap.report.measure import Figures, Measurer, Ranker, check_meteor
 from coscap.report.runs import METHODS, Run, open_runs
 from coscap.report.sampling import (
+    UNCONSTRAINED,
+    Constraints,
     Sampler,
     SampleSet,
     beam_settings,
-    constrained_settings,
     latent_settings,
     word_settings,
 )
@@ -58,8 +59,7 @@ class ReportOptions:
     spice_cache: Path | None = None
     device: str = "cpu"
     searches: tuple[str, ...] = SEARCHES
-    constraints: int = 0
-    constrained_beams: int = 5
+    constraints: Constraints = UNCONSTRAINED
 
     @property
     def budgets(self) -> tuple[int, ...]:
@@ -178,7 +178,6 @@ def build(options: ReportOptions, tell: Callable[[str], None]) -> ReportResults:
         options.latent_temperature,
         options.searches,
         options.constraints,
-        options.constrained_beams,
     ):
         tell(f"{method.name}: {method.seeds} seed{'s' * (method.seeds > 1)}, {len(pictures):,} pictures")
         found.append(_measure(method, samplers[method.run.name], measurer, options))
@@ -202,11 +201,10 @@ def methods(
     seeds: int,
     temperature: float = 1.0,
     searches: Sequence[str] = SEARCHES,
-    constraints: int = 0,
-    constrained_beams: int = 5,
+    constraints: Constraints = UNCONSTRAINED,
 ) -> list[Method]:
     """Latent draws of every run that has latents; beam, diverse beam and words drawn from every run that has none. With
-    `constraints`, every run under a constrained search too, with up to so many detected classes."""
+    `constraints`, every run under a constrained search too."""
     found = []
     budgets = tuple(sorted({min(SMALL, samples), samples}))
     for run in runs:
@@ -217,10 +215,8 @@ def methods(
                 found.append(Method(run.name, run.role, run, {samples: sets}, {samples: budgets}))
         else:
             found += _without_latents(run, samples, seeds, budgets, searches)
-        if constraints:
-            found.append(
-                _constrained(run, samples, seeds, budgets, temperature, constraints, constrained_beams)
-            )
+        if constraints.detected:
+            found.append(_constrained(run, samples, seeds, budgets, temperature, constraints))
     return found
 
 
@@ -247,18 +243,17 @@ def _constrained(
     seeds: int,
     budgets: tuple[int, ...],
     temperature: float,
-    constraints: int,
-    num_beams: int,
+    constraints: Constraints,
 ) -> Method:
     """Under each draw of a run with latents; the n best of one search of a run without."""
     name = f"{run.name[:-1]}, CBS)" if run.name.endswith(")") else f"{run.name} (CBS)"
     role = f"{run.role}, constrained"
     if run.has_latents:
         warmth = run.warmth(temperature)
-        each = (constrained_settings(seed, warmth, constraints, num_beams) for seed in range(seeds))
+        each = (constraints.settings(seed, warmth) for seed in range(seeds))
         sets = {samples: tuple(SampleSet(run, settings, samples) for settings in each)}
         return Method(name, role, run, sets, {samples: budgets})
-    alone = constrained_settings(0, 1.0, constraints, num_beams)
+    alone = constraints.settings(0, 1.0)
     return Method(
         name, role, run, {n: (SampleSet(run, alone, n),) for n in budgets}, {n: (n,) for n in budgets}
     )

@@ -220,9 +220,12 @@ def _commands(results: ReportResults, command: Sequence[str]) -> str:
         NOT_RUN,
         "```sh",
     ]
-    constrained = f"constrained --detected {options.constraints}"
-    if options.constrained_beams != 5:
-        constrained += f" --num-beams {options.constrained_beams}"
+    constraints = options.constraints
+    constrained = f"constrained --detected {constraints.detected}"
+    if constraints.num_beams != 5:
+        constrained += f" --num-beams {constraints.num_beams}"
+    if constraints.score != 0.5:
+        constrained += f" --detected-score {constraints.score:g}"
     for run in results.runs:
         place = (
             f"coscap sample {shown(run.given)} --data {data} --regions {first} --split {split} --skip-missing"
@@ -232,11 +235,11 @@ def _commands(results: ReportResults, command: Sequence[str]) -> str:
             warmth = f" --latent-temperature {own:g}" if own != 1 else ""
             if "draws" in options.searches:
                 lines.append(f"{place} -n {large}{warmth} --seed 0 --out samples.json")
-            if options.constraints:
+            if constraints.detected:
                 lines.append(f"{place} -n {large} --search {constrained}{warmth} --seed 0 --out samples.json")
         else:
             searches: list[str] = [each for each in ("beam", "diverse") if each in options.searches]
-            searches += [constrained] if options.constraints else []
+            searches += [constrained] if constraints.detected else []
             lines += [
                 f"{place} -n {n} --search {search} --out samples.json"
                 for search in searches

@@ -46,17 +46,27 @@ def beam_settings(search: str) -> SearchSettings:
     return SearchSettings(search=search)  # type: ignore[arg-type]
 
 
-def constrained_settings(
-    seed: int, temperature: float, constraints: int, num_beams: int = 5
-) -> SearchSettings:
-    """A constrained beam under each draw, with up to so many detected classes that the plain caption leaves out."""
-    return SearchSettings(
-        search="constrained",
-        detected=constraints,
-        seed=seed,
-        latent_temperature=temperature,
-        num_beams=num_beams,
-    )
+@dataclass(frozen=True)
+class Constraints:
+    """Of the constrained searches: up to so many detected classes that the plain caption leaves out."""
+
+    detected: int = 0  # 0: no such search
+    num_beams: int = 5  # in each state of the constraints
+    score: float = 0.5  # from which a class is detected
+
+    def settings(self, seed: int, temperature: float) -> SearchSettings:
+        """A constrained beam under each draw."""
+        return SearchSettings(
+            search="constrained",
+            detected=self.detected,
+            detected_score=self.score,
+            seed=seed,
+            latent_temperature=temperature,
+            num_beams=self.num_beams,
+        )
+
+
+UNCONSTRAINED = Constraints()
 
 
 def word_settings(seed: int, temperature: float, top_p: float) -> SearchSettings:

@@ -101,6 +101,8 @@ class Pseudo(Section):
     classes: tuple[str, ...] = ()
     """With `unpaired`: learn from pictures that show one of these classes, from each equally often, in captions that
     name it in the slot that fits it best; empty: from all pictures, whatever they name."""
+    score: float = Field(default=0.5, ge=0, le=1)
+    """The score from which a picture shows one of these classes."""
 
 
 class Text(Section):

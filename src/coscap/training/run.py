@@ -263,7 +263,9 @@ def _pseudo_term(pseudo: Pseudo, prepared: Prepared, store: Store) -> Term:
     paired = PseudoTerm(prepared, neighbours, names, pseudo.feed, pseudo.share, rule)
     if not pseudo.unpaired:
         return paired
-    novel = NovelTerm(prepared, store, neighbours, names, pseudo.feed, pseudo.top, rule, pseudo.classes)
+    novel = NovelTerm(
+        prepared, store, neighbours, names, pseudo.feed, pseudo.top, rule, pseudo.classes, pseudo.score
+    )
     return BothTerms(paired, novel)
 
 
