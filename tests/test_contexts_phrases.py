@@ -47,6 +47,7 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Bank:
         seen.vectors[::2],
         captions[::2],
         dimensions=4,
+        seen=seen.of(np.arange(0, COUNT, 2)),
         learn_from=(seen, captions),
     )
 
@@ -133,6 +134,38 @@ def test_captions_do_not_depend_on_each_other(bank: Bank) -> None:
     assert expected.agreement(CaptionVectors.of(bank, [[]])).tolist() == [0.0]
 
 
+def test_neighbours_are_pictures_about_which_people_write_alike(bank: Bank) -> None:
+    """A picture of a scene, whatever its vector says besides, has those of its scene as neighbours."""
+    assert bank.phrases is not None
+    seen, captions = world(seed=5)
+    for picture in range(3):
+        cat, dog = seen.scores[picture].tolist()
+        expected = bank.phrases.expected(
+            seen.vectors[picture], {"cat": [cat], "dog": [dog]}, seen.words[picture]
+        )
+        near = bank.nearest(expected.place[None], 10)[0]
+        assert [bank.captions_of(at) for at in near.tolist()] == [captions[picture]] * 10
+
+
+def test_places_are_those_of_the_whole_vectors(bank: Bank) -> None:
+    """What was written has the numbers that a least-squares fit of its phrases by the directions has."""
+    assert bank.phrases is not None
+    seen, captions = world()
+    some = np.array([0, 1, 2])
+    a = bank.phrases.arrays
+    directions = a["phrase_vectors"].astype(float) * a["phrase_scales"][:, None]
+    real = np.flatnonzero(
+        a["phrase_sizes"] > 1e-3 * a["phrase_sizes"].max()
+    )  # three scenes need two directions
+    found = phrases.places(bank, bank.phrases, seen.of(some), [captions[at] for at in some])
+    for row, at in enumerate(some.tolist()):
+        written = phrases._weights(bank, captions[at], a["phrase_grams"]) - a["phrase_means"]
+        fitted = np.linalg.lstsq(directions[:, real], written, rcond=None)[0]
+        foretold = seen.numbers[at] @ a["phrase_map"].astype(float) - a["phrase_shift"]
+        plain = (fitted + foretold[real]) * np.sqrt(a["phrase_sizes"][real])
+        assert found[row, real] == pytest.approx(plain, abs=0.02 * np.abs(plain).max())
+
+
 def test_only_probable_words_count() -> None:
     probabilities = np.full(30, 0.1, np.float32)
     probabilities[3:23] = np.linspace(0.2, 0.9, 20)
@@ -144,7 +177,10 @@ def test_only_probable_words_count() -> None:
 def test_no_phrase_often_enough_is_no_map_and_the_bank_works_without(tmp_path: Path) -> None:
     seen = Seen(np.eye(2, dtype=np.float32), np.zeros((2, 0), np.float32), np.zeros((2, 3), np.float32), ())
     captions = [[["a", "cat"]], [["a", "dog"]]]
-    made = write_bank(tmp_path / "bank", seen.vectors, captions, dimensions=2, learn_from=(seen, captions))
+    learn_from = (seen, captions)
+    made = write_bank(
+        tmp_path / "bank", seen.vectors, captions, dimensions=2, seen=seen, learn_from=learn_from
+    )
     assert made.phrases is None and not list((tmp_path / "bank").glob("phrase_*"))
     judge = Judge(Tagger(), UNFITTED, made)
     known = judge.known_of(seen.vectors[0], np.full(len(judge.reader.words), 0.1, np.float32), {})

@@ -1,6 +1,7 @@
 """A bank: training pictures as small vectors, with their captions, to agree with (consensus, m-RNN).
 
     picture ─▶ vector (projected, int8) ─▶ nearest pictures of the bank ─▶ their captions
+    (of what people would write about it, where phrases were learnt, otherwise the mean of its map)
     candidate caption ─▶ CIDEr-D with each of those captions ─▶ mean of the highest = its consensus
 
 A folder of arrays that are mapped, not read, so that a bank opens in milliseconds; NumPy alone. An open bank also has
@@ -29,11 +30,11 @@ from numpy.typing import NDArray
 
 from coscap.contexts.grams import ORDERS, CaptionVectors, WeightedGrams, pack
 from coscap.contexts.phrases import ARRAYS as PHRASE_ARRAYS
-from coscap.contexts.phrases import Phrases, Seen, learn_phrases
+from coscap.contexts.phrases import Phrases, Seen, learn_phrases, places
 from coscap.errors import UserError
 from coscap.files import read_json, whole_folder, write_json
 
-FORMAT = "coscap bank 2"
+FORMAT = "coscap bank 3"
 ARRAYS = (
     "vectors", "projection", "centre", "tokens", "caption_lengths", "picture_captions", "short_grams", "grams",
     "frequencies",
@@ -92,7 +93,8 @@ class Bank:
         return np.array([self.numbers.get(word, NO_WORD) for word in caption], np.uint16)
 
     def nearest(self, features: NDArray[np.floating], count: int = NEIGHBOURS) -> NDArray[np.int64]:
-        """The pictures of the bank most like each of (Q, F), nearest first: (Q, count)."""
+        """The pictures of the bank most like each of (Q, F), nearest first: (Q, count). F are the numbers of
+        `ExpectedPhrases.place` where the bank has phrases."""
         vectors = self._project(features)  # (Q, D)
         likeness = vectors @ self._vectors.T  # (Q, N)
         count = min(count, len(self))
@@ -245,10 +247,11 @@ def write_bank(
     *,
     dimensions: int = 128,
     notes: dict[str, Any] | None = None,
+    seen: Seen | None = None,
     learn_from: tuple[Seen, Sequence[Sequence[Sequence[str]]]] | None = None,
 ) -> Bank:
-    """Make a bank of N pictures: features (N, F) and the captions of each as words. learn_from: pictures, these among
-    them, to learn from which phrases belong to what is seen, and their captions."""
+    """Make a bank of N pictures: features (N, F) and the captions of each as words. learn_from: pictures to learn from
+    which phrases belong to what is seen, and their captions; `seen` is then what is seen of the N."""
     if len(features) != len(captions) or not len(features):
         raise UserError(
             f"a bank needs pictures: {len(features)} features and {len(captions)} sets of captions."
@@ -264,14 +267,8 @@ def write_bank(
         for each in captions
     ]
     flat = [caption for each in rows for caption in each]
-    centre = features.mean(axis=0, dtype=np.float64).astype(np.float32)
-    projection = _principal(features - centre, dimensions)
-    vectors = _units((features - centre) @ projection.astype(np.float32))
     grams, frequencies = _frequencies(rows)
     arrays: dict[str, NDArray[Any]] = {
-        "vectors": np.rint(vectors * 127).astype(np.int8),
-        "projection": projection,
-        "centre": centre,
         "tokens": np.concatenate([np.zeros(0, np.uint16), *flat]),
         "caption_lengths": _narrow([len(caption) for caption in flat]),
         "picture_captions": _narrow([len(each) for each in rows]),
@@ -280,11 +277,21 @@ def write_bank(
         "frequencies": frequencies,
     }
     content = {"format": FORMAT, "words": words, "pictures": len(rows), "captions": len(flat)}
-    if learn_from is not None:
-        phrases = learn_phrases(Bank(path, tuple(words), {**arrays, "grams": grams}), *learn_from)
+    if learn_from is not None and seen is not None:
+        begun = Bank(path, tuple(words), {**arrays, "grams": grams, "vectors": features})
+        phrases = learn_phrases(begun, *learn_from)
         if phrases is not None:
             content["phrases"] = {"classes": phrases.classes, "words": phrases.words}
             arrays |= phrases.arrays
+            features = places(begun, phrases, seen, captions)
+    centre = features.mean(axis=0, dtype=np.float64).astype(np.float32)
+    projection = _principal(features - centre, dimensions)
+    vectors = _units((features - centre) @ projection.astype(np.float32))
+    arrays |= {
+        "vectors": np.rint(vectors * 127).astype(np.int8),
+        "projection": projection,
+        "centre": centre,
+    }
     with whole_folder(path) as partial:
         write_json(partial / "bank.json", content | {"notes": notes or {}})
         for name, array in arrays.items():

@@ -2,9 +2,10 @@
 and how many of the captions drawn say the same.
 
     picture ─▶ map ─┬─▶ words with probabilities ───────────────────────┐
-                    ├─▶ vector ─▶ nearest pictures of the bank ─┬─▶ words ─┼─▶ support of each word ─▶ of the caption
-                    └─▶ phrases that people would write ─┐      ├─▶ consensus
-    captions drawn ──────────────────────────────────────┴─▶ expected · words ─┘
+                    └─▶ phrases that people would write ─┐              │
+                            └─▶ nearest pictures of the bank ─┬─▶ words ─┼─▶ support of each word ─▶ of the caption
+                                                         │    ├─▶ consensus
+    captions drawn ──────────────────────────────────────┴────┴─▶ expected · words ─┘
 
 A caption's support is the probability that it names no object that is not there, gives no wrong number, and has at most
 one other content word that is wrong, as if its words were right or wrong independently. It is calibrated: of the
@@ -199,8 +200,9 @@ class Judge:
         bank = self.bank
         if bank is None:
             return Known(probabilities, detected, None, None)
-        similar = bank.neighbour_captions(bank.nearest(vector[None])[0])
         phrases = None if bank.phrases is None else bank.phrases.expected(vector, detected, probabilities)
+        near = bank.nearest((vector if phrases is None else phrases.place)[None])
+        similar = bank.neighbour_captions(near[0])
         return Known(probabilities, detected, similar, phrases)
 
     def judge_known(

@@ -96,6 +96,7 @@ def _write(
         [captions[at] for at in chosen.tolist()],
         dimensions=dimensions,
         notes={"data": data.digest, "recipe": recipe},
+        seen=seen.of(chosen),
         learn_from=(seen, captions),
     )
 

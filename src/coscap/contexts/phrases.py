@@ -3,6 +3,7 @@ foretold from what the eyes see.
 
     mean of the map, scores of classes, probable words ─▶ K numbers ─▶ weight of each of P phrases
     candidate caption ─▶ product of its own tf-idf vector with these weights: how far it is what was to be expected
+    picture ─▶ K numbers ─▶ pictures of the bank about which people wrote, or would write, alike: its neighbours
 
 Learnt in closed form from training pictures: a ridge regression of the mean of the CIDEr vectors of a picture's
 captions, of reduced rank. A bank holds it beside its captions (coscap.contexts.bank):
@@ -11,6 +12,7 @@ captions, of reduced rank. A bank holds it beside its captions (coscap.contexts.
     phrase_means.npy    (P,)    float32  their usual weights
     phrase_vectors.npy  (P, K)  int8     how the K numbers change them, times phrase_scales.npy (P,) float32
     phrase_map.npy      (F + C + W, K)  float16  vector, classes and words to the K numbers, less phrase_shift.npy (K,)
+    phrase_sizes.npy    (K,)    float32  how much a unit of each number changes all phrases together
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +28,7 @@ from coscap.progress import track
 from coscap.vision.words import FLOOR
 
 ARRAYS = (
-    "phrase_grams", "phrase_means", "phrase_vectors", "phrase_scales", "phrase_map", "phrase_shift",
+    "phrase_grams", "phrase_means", "phrase_vectors", "phrase_scales", "phrase_map", "phrase_shift", "phrase_sizes",
 )  # fmt: skip
 ORDERS = 3  # words of the longest phrase
 LEAST = (5e-4, 1e-3, 1.5e-3)  # the share of pictures that has a phrase of one, two, three words
@@ -49,6 +51,15 @@ class Seen:
 
     def __len__(self) -> int:
         return len(self.vectors)
+
+    @property
+    def numbers(self) -> NDArray[np.float32]:
+        """All of it, (N, F + C + W)"""
+        return np.concatenate([self.vectors, self.scores, self.words], axis=1).astype(np.float32)
+
+    def of(self, rows: NDArray[np.int64]) -> "Seen":
+        """Of some of the pictures."""
+        return Seen(self.vectors[rows], self.scores[rows], self.words[rows], self.classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +98,7 @@ class Phrases:
             and a["phrase_grams"].shape == (count,)
             and a["phrase_map"].ndim == 2
             and a["phrase_vectors"].shape == (count, width)
-            and a["phrase_shift"].shape == (width,)
+            and a["phrase_shift"].shape == a["phrase_sizes"].shape == (width,)
             and a["phrase_means"].shape == a["phrase_scales"].shape == (count,)
         )
 
@@ -98,6 +109,12 @@ class ExpectedPhrases:
 
     phrases: Phrases = field(repr=False)
     numbers: NDArray[np.float32]  # (K,)
+
+    @property
+    def place(self) -> NDArray[np.float32]:
+        """(K,) pictures about which people would write alike are near each other: `places`"""
+        place: NDArray[np.float32] = self.numbers * np.sqrt(self.phrases.arrays["phrase_sizes"])
+        return place
 
     def agreement(self, captions: CaptionVectors) -> NDArray[np.float64]:
         """How far each caption is what was to be expected, on the scale of CIDEr: (captions,)"""
@@ -120,7 +137,7 @@ def learn_phrases(bank: Words, seen: Seen, captions: Sequence[Sequence[Sequence[
     grams = _often(bank, captions)
     if not len(grams):
         return None
-    x = np.concatenate([seen.vectors, seen.scores, seen.words], axis=1).astype(np.float32)  # (N, F + C + W)
+    x = seen.numbers  # (N, F + C + W)
     mean, scale = x.mean(axis=0), _scales(x, seen.vectors.shape[1])
     x = (x - mean) * scale
     means, product = np.zeros(len(grams)), np.zeros((x.shape[1], len(grams)))
@@ -149,8 +166,31 @@ def learn_phrases(bank: Words, seen: Seen, captions: Sequence[Sequence[Sequence[
         "phrase_scales": scales.astype(np.float32),
         "phrase_map": matrix,
         "phrase_shift": (mean @ matrix.astype(np.float32)).astype(np.float32),
+        "phrase_sizes": np.sqrt(np.square(vectors).sum(axis=0)).astype(np.float32),
     }
     return Phrases(arrays, seen.classes, seen.words.shape[1])
+
+
+def places(
+    bank: Words, phrases: Phrases, seen: Seen, captions: Sequence[Sequence[Sequence[str]]]
+) -> NDArray[np.float32]:
+    """Where pictures stand that have captions: by what would be written about them and by what was, (N, K).
+
+    The K directions of the phrases are at right angles, so what was written has K numbers, too: its product with each
+    direction over the square of its length.
+    """
+    a = phrases.arrays
+    foretold = seen.numbers @ a["phrase_map"].astype(np.float32) - a["phrase_shift"]
+    directions = a["phrase_vectors"] * a["phrase_scales"][:, None]  # (P, K)
+    squares = np.maximum(np.square(a["phrase_sizes"]), 1e-12)
+    written = np.stack(
+        [
+            (_weights(bank, each, a["phrase_grams"]) - a["phrase_means"]) @ directions / squares
+            for each in captions
+        ]
+    )
+    found: NDArray[np.float32] = ((foretold + written) * np.sqrt(a["phrase_sizes"])).astype(np.float32)
+    return found
 
 
 def probable(probabilities: NDArray[np.float32]) -> NDArray[np.float32]:
