@@ -311,6 +311,41 @@ def test_rerank_puts_first_what_similar_pictures_say(
     assert [row["caption"] for row in json.loads(best.read_text())][2:] == ["two cats sleep", "a dog runs"]
 
 
+def test_rerank_by_what_people_would_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mean features put picture 1 beside one of cats; what is detected says that people would write of a dog."""
+    from coscap.contexts.bank import write_bank
+    from coscap.contexts.phrases import Seen
+    from coscap.vision.regions import Recipe, Regions
+    from coscap.vision.store import StoreWriter
+
+    random = np.random.default_rng(0)
+    said = ["two cats sleep on a bed".split(), "a dog runs on the grass".split()]
+    scene = np.arange(60) % 2
+    vectors = random.normal(0, 1, (60, 2)).astype(np.float32)
+    seen = Seen(vectors, np.eye(2, dtype=np.float32)[scene], np.zeros((60, 0), np.float32), ("cat", "dog"))
+    captions = [[said[each]] for each in scene.tolist()]
+    write_bank(tmp_path / "bank", vectors, captions, dimensions=2, seen=seen, learn_from=(seen, captions))
+    store = tmp_path / "regions.h5"
+    with StoreWriter(store, Recipe("test/1", 2, ("cat", "dog"), 2, 0)) as writer:
+        for image, features, label in ((1, (1, 0), 1), (11, (0, 1), 1), (13, (1, 0), 0)):
+            box, sure = np.array([[0, 0, 1, 1]], np.float32), np.ones(1, np.float32)
+            writer.add(
+                image, Regions(np.array([features], np.float16), box, np.array([label], np.int16), sure)
+            )
+    samples = write(tmp_path / "samples.json", rows((1, "two cats sleep"), (1, "a dog runs")))
+    train = write(tmp_path / "train.json", rows((11, " ".join(said[1])), (13, " ".join(said[0]))))
+    best = tmp_path / "best.json"
+    options = ["rerank", samples, "--regions", store, "--train", train, "--out", best, "--neighbours", 1]
+    for extra, first in (([], "two cats sleep"), (["--bank", tmp_path / "bank"], "a dog runs")):
+        code, _, err = run(capsys, monkeypatch, *options, *extra)
+        assert code == 0, err
+        assert json.loads(best.read_text())[0]["caption"] == first
+    code, _, err = run(capsys, monkeypatch, *options, "--bank", "shipped")
+    assert code == 2 and "and these eyes give 4; make the bank again" in err
+
+
 def test_rerank_names_pictures_without_regions(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,8 @@ import yaml
 from typer.testing import CliRunner
 
 from coscap.cli.main import app
+from coscap.contexts.bank import Bank
+from coscap.contexts.judge import bank_folder
 from coscap.data import open_prepared
 from coscap.errors import UserError
 from coscap.metrics import spice
@@ -384,6 +386,8 @@ def test_what_consensus_puts_first_is_counted_as_one_caption(world: Path, tmp_pa
     data, stores = open_prepared(world / "data"), Stores([world / "regions.h5"])
     references = {image: texts for image, texts in data.references("validation").items() if image in stores}
     ranker = Ranker(data, stores, list(references), tmp_path)
+    with pytest.raises(UserError, match="make the bank again"):
+        Ranker(data, stores, list(references), tmp_path, Bank.open(bank_folder("shipped")))
     measurer = Measurer.of(references, ranker, data.classes, meteor=False, objects=True)
     samples = {image: ["a zebra in a field", *texts[:2], "a bus"] for image, texts in references.items()}
     figures = measurer.measure(samples, (4,))

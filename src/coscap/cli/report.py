@@ -93,6 +93,14 @@ def report(
     rerank: Annotated[
         bool, typer.Option("--rerank/--no-rerank", help="With or without consensus re-ranking.")
     ] = True,
+    bank: Annotated[
+        str | None,
+        typer.Option(
+            "--bank",
+            help="Re-rank with pictures about which people would write alike by this bank (`coscap bank`; shipped: "
+            "that of the package), instead of those with alike mean features. Example: shipped.",
+        ),
+    ] = None,
     meteor: Annotated[bool, typer.Option("--meteor/--no-meteor", help="With or without METEOR.")] = True,
     spice: Annotated[
         int,
@@ -166,6 +174,7 @@ def report(
 
     Example: coscap report runs/small runs/small-paired --data coco --regions regions.h5 --out docs/results
     """
+    from coscap.contexts.judge import bank_folder
     from coscap.errors import UserError
     from coscap.files import check_output
     from coscap.report.build import ReportOptions, build
@@ -195,6 +204,7 @@ def report(
         work=work,
         limit=limit,
         rerank=rerank,
+        bank=bank_folder(bank),
         meteor=meteor,
         spice=spice,
         spice_pictures=spice_pictures,

@@ -13,7 +13,11 @@ from coscap.cli.evaluate import captions_of
 from coscap.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from coscap.metrics.references import Row
+    from coscap.vision.stores import Stores
 
 
 class RankBy(StrEnum):
@@ -71,6 +75,13 @@ def rerank(
             min=1, help="How many similar training pictures are compared with, e.g. --neighbours 60"
         ),
     ] = 60,
+    bank: Annotated[
+        str | None,
+        typer.Option(
+            help="Similar are pictures about which people would write alike, by this bank (`coscap bank`; shipped: "
+            "that of the package), instead of those with alike mean features, e.g. --bank shipped"
+        ),
+    ] = None,
     best: Annotated[
         int | None,
         typer.Option(
@@ -101,8 +112,9 @@ def rerank(
 ) -> None:
     """Put the best captions of each picture first.
 
-    The consensus is that of m-RNN: the nearest training pictures by their regions' mean feature, and a
-    caption's similarity to the captions of those. Every row gets its score as `consensus`.
+    The consensus is that of m-RNN: the nearest training pictures by their regions' mean feature, or by what people
+    would write about them (--bank), and a caption's similarity to the captions of those. Every
+    row gets its score as `consensus`.
 
     Example: coscap rerank samples.json --regions regions.h5 --train data/coco --keep 5 --out best.json
     """
@@ -124,7 +136,7 @@ def rerank(
                 f"--by {by} needs --regions and --train; without them only --by likelihood works."
             )
         scores = _consensus(
-            samples, pictures, regions, train, frequencies, by, neighbours, best, missing, threads
+            samples, pictures, regions, train, frequencies, by, neighbours, bank, best, missing, threads
         )
         field = "consensus"
     write_json(out, list(_ranked(pictures, scores, keep, distinct, missing, field)))
@@ -155,6 +167,7 @@ def _consensus(
     frequencies: str | None,
     by: RankBy,
     neighbours: int,
+    bank: str | None,
     best: int | None,
     missing: MissingRegions,
     threads: int | None,
@@ -184,8 +197,11 @@ def _consensus(
     typer.echo(
         f"note: {len(pool):,} of {len(captions):,} training pictures have regions and are compared", err=True
     )
-    label = "mean features"
-    place = nearest(store.means(known, label), store.means(pool, label), neighbours)
+    if bank is None:
+        label = "mean features"
+        place = nearest(store.means(known, label), store.means(pool, label), neighbours)
+    else:
+        place = nearest(*_places(bank, store, known, pool, captions), neighbours)
     used = {number: at for at, number in enumerate(sorted(set(place.ravel().tolist())))}
     documents = None
     if frequencies is not None:
@@ -205,6 +221,25 @@ def _consensus(
         threads=threads or os.cpu_count() or 1,
     )
     return {image: values.tolist() for image, values in zip(known, scores, strict=True)}
+
+
+def _places(
+    bank: str, store: "Stores", known: list[Any], pool: list[Any], captions: "dict[Any, list[str]]"
+) -> "tuple[NDArray[np.float32], NDArray[np.float32]]":
+    """Where captioned and training pictures stand by the phrases of a bank."""
+    from coscap.contexts.bank import Bank
+    from coscap.contexts.judge import bank_folder
+    from coscap.contexts.make_bank import places_of
+    from coscap.metrics.words import token_groups
+
+    opened = Bank.open(bank_folder(bank) or bank)
+    written = [
+        [text.split() for text in group] for group in token_groups([captions[image] for image in pool])
+    ]
+    return (
+        places_of(opened, map(store.get, known), store.recipe),
+        places_of(opened, map(store.get, pool), store.recipe, written),
+    )
 
 
 def _track(groups: list[list[str]]) -> Iterable[list[str]]:

@@ -277,6 +277,12 @@ def open_judge(bank: str | Path | None, weights: SupportWeights | None = None) -
     """The judge of the package, with this bank or the package's own; None where there is neither vision nor bank."""
     if bank is None or str(bank) == "none" or not (EYES / "words.json").is_file():
         return None
+    return Judge.open(EYES, bank_folder(bank), weights)
+
+
+def bank_folder(bank: str | Path | None) -> Path | None:
+    """Where a bank lies: `shipped` is the package's own, if it has one."""
+    if str(bank) != "shipped":
+        return None if bank is None else Path(bank)
     own = EYES.parent.parent.parent / "weights" / "bank"
-    folder = (own if own.is_dir() else None) if str(bank) == "shipped" else Path(bank)
-    return Judge.open(EYES, folder, weights)
+    return own if own.is_dir() else None

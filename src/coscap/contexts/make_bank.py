@@ -1,13 +1,13 @@
-"""Which training pictures go into a bank: those that together cover the scenes best."""
+"""Which training pictures go into a bank: those that together cover the scenes best; where others stand in it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coscap.contexts.bank import Bank, write_bank
-from coscap.contexts.phrases import Seen, probable
+from coscap.contexts.phrases import Seen, places, probable
 from coscap.data.prepared import Prepared
 from coscap.data.word_targets import pictures_in
 from coscap.errors import UserError
@@ -39,7 +39,9 @@ def bank_of_regions(
     ]
     if not images:
         raise UserError(f"{store.path} has no regions of training pictures of {data.path}.")
-    seen = _seen((store.get(int(data.image_ids[image])) for image in track(images, "pictures")), store.recipe)
+    seen = seen_of(
+        (store.get(int(data.image_ids[image])) for image in track(images, "pictures")), store.recipe
+    )
     chosen = cover(seen.vectors, pictures, seed)
     return _write(data, images, seen, chosen, out, dimensions, store.recipe.name)
 
@@ -64,7 +66,7 @@ def bank_of_pictures(
     return _write(data, images.tolist(), seen, np.arange(len(vectors)), out, dimensions, "tuned map")
 
 
-def _seen(pictures: Iterable[Regions], recipe: Recipe) -> Seen:
+def seen_of(pictures: Iterable[Regions], recipe: Recipe) -> Seen:
     """What a store has of pictures: of each one its vector, the best score of each class, its words' probabilities."""
     classes, words = len(recipe.classes), len(recipe.words)
     vectors, found = [], []
@@ -77,6 +79,24 @@ def _seen(pictures: Iterable[Regions], recipe: Recipe) -> Seen:
         found.append(row)
     scores = np.stack(found)
     return Seen(np.stack(vectors), scores[:, :classes], scores[:, classes:], tuple(recipe.classes))
+
+
+def places_of(
+    bank: Bank,
+    pictures: Iterable[Regions],
+    recipe: Recipe,
+    captions: Sequence[Sequence[Sequence[str]]] | None = None,
+) -> NDArray[np.float32]:
+    """Unit vectors (N, K) of pictures, near each other where people would write alike by the phrases of a bank.
+    captions: those of each as words, where they are known."""
+    if bank.phrases is None:
+        raise UserError(
+            f"{bank.path} has learnt no phrases; make a bank of more pictures with `coscap bank`."
+        )
+    found = places(bank, bank.phrases, seen_of(pictures, recipe), captions)
+    lengths = np.sqrt(np.square(found).sum(axis=1, keepdims=True))
+    found /= np.maximum(lengths, 1e-9)
+    return found
 
 
 def _write(

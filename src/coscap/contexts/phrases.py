@@ -81,13 +81,18 @@ class Phrases:
         seen = [vector.astype(np.float32), scores, probable(probabilities)[: self.words]]
         x = np.concatenate(seen)
         matrix, shift = self.arrays["phrase_map"], self.arrays["phrase_shift"]
-        if len(x) != len(matrix):
-            raise UserError(
-                f"the phrases of the bank were learnt from {len(matrix)} numbers a picture, and these eyes give "
-                f"{len(x)}; make the bank again (`coscap bank`)."
-            )
+        self.check(len(x))
         some = np.flatnonzero(x)
         return ExpectedPhrases(self, x[some] @ matrix[some].astype(np.float32) - shift)
+
+    def check(self, numbers: int) -> None:
+        """Refuse pictures of which other eyes see another number of things."""
+        learnt = len(self.arrays["phrase_map"])
+        if numbers != learnt:
+            raise UserError(
+                f"the phrases of the bank were learnt from {learnt} numbers a picture, and these eyes give "
+                f"{numbers}; make the bank again (`coscap bank`)."
+            )
 
     def consistent(self) -> bool:
         """Whether the arrays fit each other."""
@@ -172,24 +177,23 @@ def learn_phrases(bank: Words, seen: Seen, captions: Sequence[Sequence[Sequence[
 
 
 def places(
-    bank: Words, phrases: Phrases, seen: Seen, captions: Sequence[Sequence[Sequence[str]]]
+    bank: Words, phrases: Phrases, seen: Seen, captions: Sequence[Sequence[Sequence[str]]] | None = None
 ) -> NDArray[np.float32]:
-    """Where pictures stand that have captions: by what would be written about them and by what was, (N, K).
+    """Where pictures stand, (N, K): by what would be written about them and, where they have captions, by what was.
 
     The K directions of the phrases are at right angles, so what was written has K numbers, too: its product with each
     direction over the square of its length.
     """
     a = phrases.arrays
+    phrases.check(seen.vectors.shape[1] + seen.scores.shape[1] + seen.words.shape[1])
     foretold = seen.numbers @ a["phrase_map"].astype(np.float32) - a["phrase_shift"]
-    directions = a["phrase_vectors"] * a["phrase_scales"][:, None]  # (P, K)
-    squares = np.maximum(np.square(a["phrase_sizes"]), 1e-12)
-    written = np.stack(
-        [
-            (_weights(bank, each, a["phrase_grams"]) - a["phrase_means"]) @ directions / squares
-            for each in captions
-        ]
-    )
-    found: NDArray[np.float32] = ((foretold + written) * np.sqrt(a["phrase_sizes"])).astype(np.float32)
+    if captions is not None:
+        directions = a["phrase_vectors"] * a["phrase_scales"][:, None]  # (P, K)
+        squares = np.maximum(np.square(a["phrase_sizes"]), 1e-12)
+        for row, each in enumerate(track(captions, "what was written", unit="image")):
+            weights = _weights(bank, each, a["phrase_grams"]) - a["phrase_means"]
+            foretold[row] += weights @ directions / squares
+    found: NDArray[np.float32] = (foretold * np.sqrt(a["phrase_sizes"])).astype(np.float32)
     return found
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from coscap.contexts.bank import Bank
 from coscap.data import Prepared, open_prepared
 from coscap.errors import UserError
 from coscap.metrics.evaluation import value_of
@@ -53,6 +54,7 @@ class ReportOptions:
     work: Path = Path("report-work")
     limit: int = 0
     rerank: bool = True
+    bank: Path | None = None
     meteor: bool = True
     spice: int = 0
     spice_pictures: int = 0
@@ -159,7 +161,10 @@ def build(options: ReportOptions, tell: Callable[[str], None]) -> ReportResults:
             f"SPICE of the best of several captions (oracle) is that of {options.spice_pictures:,} pictures, evenly "
             f"spread; the other {len(pictures) - options.spice_pictures:,} are left out of it."
         )
-    ranker = Ranker(prepared, stores, pictures, options.work) if options.rerank else None
+    ranker = None
+    if options.rerank:
+        bank = None if options.bank is None else Bank.open(options.bank)
+        ranker = Ranker(prepared, stores, pictures, options.work, bank)
     novel = prepared.manifest["split"].get("method") == "heldout"
     measurer = Measurer.of(
         {image: references[image] for image in pictures},

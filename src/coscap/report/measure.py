@@ -16,9 +16,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from coscap.contexts.bank import Bank
+from coscap.contexts.make_bank import places_of
 from coscap.data import Prepared
 from coscap.errors import UserError
-from coscap.files import whole_file
+from coscap.files import sha256, whole_file
 from coscap.metrics import spice
 from coscap.metrics.consensus import NEIGHBOURS, Consensus, best_first, nearest
 from coscap.metrics.evaluation import SPREAD, Figure
@@ -43,9 +45,17 @@ OF_BEST = ("diversity", "chair")  # and of the five best
 
 
 class Ranker:
-    """Scores candidates of the report's pictures by their agreement with captions of similar training pictures."""
+    """Scores candidates of the report's pictures by their agreement with captions of similar training pictures: those
+    with alike mean features, as published, or, with a bank, those about which people would write alike."""
 
-    def __init__(self, prepared: Prepared, stores: Stores, pictures: Sequence[int], work: Path) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        stores: Stores,
+        pictures: Sequence[int],
+        work: Path,
+        bank: Bank | None = None,
+    ) -> None:
         captions = prepared.references("train")
         wanted = set(pictures)
         self.pool = [image for image in captions if image in stores and image not in wanted]
@@ -60,16 +70,30 @@ class Ranker:
         """All training captions as tokens: what is not among them is novel."""
         by_image = dict(zip(captions, tokens, strict=True))
         self.consensus = Consensus.of([by_image[image] for image in self.pool])
-        self.neighbours = self._nearest(stores, pictures, work)  # (I, 60)
+        written = [[text.split() for text in by_image[image]] for image in self.pool]
+        self.neighbours = self._nearest(stores, pictures, work, bank, written)  # (I, 60)
 
-    def _nearest(self, stores: Stores, pictures: Sequence[int], work: Path) -> NDArray[np.int64]:
-        key = hashlib.sha256(repr((list(pictures), self.pool, stores.recipe)).encode()).hexdigest()[:10]
+    def _nearest(
+        self,
+        stores: Stores,
+        pictures: Sequence[int],
+        work: Path,
+        bank: Bank | None,
+        written: Sequence[Sequence[Sequence[str]]],
+    ) -> NDArray[np.int64]:
+        by = () if bank is None else (sha256(bank.path / "bank.json"),)
+        key = hashlib.sha256(repr((list(pictures), self.pool, stores.recipe, *by)).encode()).hexdigest()[:10]
         path = work / f"neighbours-{key}.npy"
         if path.is_file():
             kept: NDArray[np.int64] = np.load(path, allow_pickle=False)
             return kept
-        queries = stores.means(pictures, "mean features")
-        found = nearest(queries, stores.means(self.pool, "mean features of training pictures"), NEIGHBOURS)
+        if bank is None:
+            queries = stores.means(pictures, "mean features")
+            pool = stores.means(self.pool, "mean features of training pictures")
+        else:
+            queries = places_of(bank, map(stores.get, pictures), stores.recipe)
+            pool = places_of(bank, map(stores.get, self.pool), stores.recipe, written)
+        found = nearest(queries, pool, NEIGHBOURS)
         with whole_file(path) as partial, partial.open("wb") as file:
             np.save(file, found, allow_pickle=False)
         return found

@@ -166,6 +166,11 @@ def _differences(results: ReportResults, notes: Sequence[str]) -> str:
             + (f", without those of the models that {', '.join(later)} began with" if later else "")
             + ". The paper: 70,000 iterations, 88 epochs."
         )
+    if results.pool is not None and results.options.bank is not None:
+        differences.append(
+            "Re-ranking compares with pictures about which people would write alike, by what is seen and, of training "
+            "pictures, what was written (docs/support.md); the paper: with pictures whose features are alike."
+        )
     if results.pool is not None and results.pool[0] < results.pool[1]:
         differences.append(
             f"Re-ranking compares with {results.pool[0]:,} of the {results.pool[1]:,} training pictures: those "
