@@ -281,7 +281,7 @@ def open_judge(bank: str | Path | None, weights: SupportWeights | None = None) -
 
 
 def bank_folder(bank: str | Path | None) -> Path | None:
-    """Where a bank lies: `shipped` is the package's own, if it has one."""
+    """The folder of a bank: `shipped` is that of the package, if it has one."""
     if str(bank) != "shipped":
         return None if bank is None else Path(bank)
     own = EYES.parent.parent.parent / "weights" / "bank"
