@@ -285,14 +285,13 @@ def _make_part(path: Path, entries: Sequence[Entry]) -> int:
     found: dict[int, Regions] = {}
     bad: list[str] = []
     new, moved = _Waiting(detector, None), _Waiting(detector, known)
+    recipe = None if known is None else known.recipe
+    same = recipe is not None and (recipe == detector.recipe or detector.recipe.hides_words_of(recipe))
     for index, entry in enumerate(entries):
         if _worker["stop"] is not None and _worker["stop"].is_set():
             return 0
         held = known is not None and entry.id in known
-        if known is not None and held and known.recipe == detector.recipe:
-            found[index] = known.get(entry.id)
-            continue
-        if known is not None and held and detector.recipe.hides_words_of(known.recipe):
+        if known is not None and held and same:
             regions = known.get(entry.id)
             found[index] = regions.of(detector.recipe.shown(regions.labels))
             continue
