@@ -224,6 +224,25 @@ def test_a_kind_that_the_paper_does_not_have_is_called_by_its_own_name(world: Pa
     assert figures_of_page.by_samples(measured, (2,), tmp_path / "cider").is_file()
 
 
+def test_drawn_captions_of_a_picture_can_all_differ(world: Path, tmp_path: Path) -> None:
+    """Draws of latents and of words; a row keeps its place beside the same run drawn as usual."""
+    for folder, more in (("usual", ()), ("distinct", ("--distinct",))):
+        report(
+            world, tmp_path / folder, ["paired", "updown"], "--search", "draws", "--search", "words", *more
+        )
+    told = {
+        folder: json.loads((tmp_path / folder / "results.json").read_text())["methods"]
+        for folder in ("usual", "distinct")
+    }
+    assert [each["role"] for each in told["usual"]] == [each["role"] for each in told["distinct"]]
+    unique = {name: [each["mean"]["all/6/unique"] for each in methods] for name, methods in told.items()}
+    assert min(unique["usual"]) < 100 and set(unique["distinct"]) == {100}
+    page = (tmp_path / "distinct" / "README.md").read_text()
+    assert "its captions all differ" in page and "--latent-temperature 0.8 --distinct --seed 0" in page
+    assert "--top-p 0.9 --distinct --seed 0" in page
+    assert "all differ" not in (tmp_path / "usual" / "README.md").read_text()
+
+
 def test_a_difference_inside_its_interval_is_grey(world: Path) -> None:
     run = open_run(str(world / "paired"))
     values = np.random.default_rng(0).normal(size=200)

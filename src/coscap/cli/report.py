@@ -52,6 +52,13 @@ def report(
             "repeated. Example: --search draws --search beam.",
         ),
     ] = None,
+    distinct: Annotated[
+        bool,
+        typer.Option(
+            "--distinct",
+            help="Draw again what a picture has already, so that its drawn captions all differ, as those of a beam do.",
+        ),
+    ] = False,
     constrained: Annotated[
         int,
         typer.Option(
@@ -211,6 +218,7 @@ def report(
         spice_cache=spice_cache,
         device=str(choose_device(device)),
         searches=_searches(search or []),
+        distinct=distinct,
         constraints=Constraints(constrained, constrained_beams, constrained_score),
     )
     results = build(options, lambda words: typer.echo(words, err=True))

@@ -61,6 +61,7 @@ class ReportOptions:
     spice_cache: Path | None = None
     device: str = "cpu"
     searches: tuple[str, ...] = SEARCHES
+    distinct: bool = False  # drawn captions of a picture all differ, as those of a beam do
     constraints: Constraints = UNCONSTRAINED
 
     @property
@@ -182,6 +183,7 @@ def build(options: ReportOptions, tell: Callable[[str], None]) -> ReportResults:
         options.seeds,
         options.latent_temperature,
         options.searches,
+        options.distinct,
         options.constraints,
     ):
         tell(f"{method.name}: {method.seeds} seed{'s' * (method.seeds > 1)}, {len(pictures):,} pictures")
@@ -206,6 +208,7 @@ def methods(
     seeds: int,
     temperature: float = 1.0,
     searches: Sequence[str] = SEARCHES,
+    distinct: bool = False,
     constraints: Constraints = UNCONSTRAINED,
 ) -> list[Method]:
     """Latent draws of every run that has latents; beam, diverse beam and words drawn from every run that has none. With
@@ -214,19 +217,24 @@ def methods(
     budgets = tuple(sorted({min(SMALL, samples), samples}))
     for run in runs:
         if run.has_latents:
-            each = [latent_settings(seed, run.warmth(temperature)) for seed in range(seeds)]
+            each = [latent_settings(seed, run.warmth(temperature), distinct) for seed in range(seeds)]
             sets = tuple(SampleSet(run, settings, samples) for settings in each)
             if "draws" in searches:
                 found.append(Method(run.name, run.role, run, {samples: sets}, {samples: budgets}))
         else:
-            found += _without_latents(run, samples, seeds, budgets, searches)
+            found += _without_latents(run, samples, seeds, budgets, searches, distinct)
         if constraints.detected:
             found.append(_constrained(run, samples, seeds, budgets, temperature, constraints))
     return found
 
 
 def _without_latents(
-    run: Run, samples: int, seeds: int, budgets: tuple[int, ...], searches: Sequence[str]
+    run: Run,
+    samples: int,
+    seeds: int,
+    budgets: tuple[int, ...],
+    searches: Sequence[str],
+    distinct: bool,
 ) -> list[Method]:
     found = []
     for search, label in (("beam", "beam"), ("diverse", "diverse beam")):
@@ -236,7 +244,8 @@ def _without_latents(
         if search in searches:
             found.append(Method(f"{run.name}, {label}", role, run, each, {n: (n,) for n in budgets}))
     for label, (warmth, top_p) in WORDS.items() if "words" in searches else ():
-        sets = tuple(SampleSet(run, word_settings(seed, warmth, top_p), samples) for seed in range(seeds))
+        settings = [word_settings(seed, warmth, top_p, distinct) for seed in range(seeds)]
+        sets = tuple(SampleSet(run, each, samples) for each in settings)
         role = label if run.role == "updown" else f"{run.role}, {label}"
         found.append(Method(f"{run.name}, {label}", role, run, {samples: sets}, {samples: budgets}))
     return found

@@ -52,6 +52,7 @@ def _readme(
         f"{len(results.pictures):,} pictures of `{results.options.split}`, {large} captions each"
         + (f", mean over {results.options.seeds} seeds of sampling" if many else "")
         + f". Latents are drawn at temperature {_temperatures(results)}."
+        + _DISTINCT * results.options.distinct
         + f" Rows in **bold** are measured here, the others are the paper's ({tables.published()['source']}).",
         _INTERVALS,
         "## What differs from the paper",
@@ -86,6 +87,8 @@ def _readme(
     parts += ["## Commands", _commands(results, command)]
     return "\n\n".join(parts) + "\n"
 
+
+_DISTINCT = " What a picture has already is drawn again (`--distinct`), so its captions all differ."
 
 _INTERVALS = (
     "± is half of the 95 % interval over pictures (bootstrap of 1,000 resamples, document frequencies fixed). ≈, and "
@@ -225,6 +228,7 @@ def _commands(results: ReportResults, command: Sequence[str]) -> str:
         NOT_RUN,
         "```sh",
     ]
+    distinct = " --distinct" if options.distinct else ""
     constraints = options.constraints
     constrained = f"constrained --detected {constraints.detected}"
     if constraints.num_beams != 5:
@@ -239,7 +243,7 @@ def _commands(results: ReportResults, command: Sequence[str]) -> str:
             own = run.warmth(options.latent_temperature)
             warmth = f" --latent-temperature {own:g}" if own != 1 else ""
             if "draws" in options.searches:
-                lines.append(f"{place} -n {large}{warmth} --seed 0 --out samples.json")
+                lines.append(f"{place} -n {large}{warmth}{distinct} --seed 0 --out samples.json")
             if constraints.detected:
                 lines.append(f"{place} -n {large} --search {constrained}{warmth} --seed 0 --out samples.json")
         else:
@@ -251,7 +255,8 @@ def _commands(results: ReportResults, command: Sequence[str]) -> str:
                 for n in options.budgets
             ]
             lines += [
-                f"{place} -n {large} --do-sample --temperature {warmth:g} --top-p {top_p:g} --seed 0 --out samples.json"
+                f"{place} -n {large} --do-sample --temperature {warmth:g} --top-p {top_p:g}{distinct} --seed 0 "
+                "--out samples.json"
                 for warmth, top_p in (WORDS.values() if "words" in options.searches else ())
             ]
     objects = ",novel_objects" if results.novel_objects else ""

@@ -36,9 +36,9 @@ VARIETY = 0.5
 Samples = dict[int, list[str]]
 
 
-def latent_settings(seed: int, temperature: float) -> SearchSettings:
+def latent_settings(seed: int, temperature: float, distinct: bool = False) -> SearchSettings:
     """Draws of latents."""
-    return SearchSettings(seed=seed, latent_temperature=temperature)
+    return SearchSettings(seed=seed, latent_temperature=temperature, distinct=distinct)
 
 
 def beam_settings(search: str) -> SearchSettings:
@@ -69,9 +69,9 @@ class Constraints:
 UNCONSTRAINED = Constraints()
 
 
-def word_settings(seed: int, temperature: float, top_p: float) -> SearchSettings:
+def word_settings(seed: int, temperature: float, top_p: float, distinct: bool = False) -> SearchSettings:
     """Words drawn one by one from a model without latents."""
-    return SearchSettings(seed=seed, do_sample=True, temperature=temperature, top_p=top_p)
+    return SearchSettings(seed=seed, do_sample=True, temperature=temperature, top_p=top_p, distinct=distinct)
 
 
 @dataclass(frozen=True)
