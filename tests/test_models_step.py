@@ -31,6 +31,8 @@ VARIANTS = {
         "grid": False,
         "region_projection": 6,
         "region_scale": 2.0,
+        "region_layers": 1,
+        "region_heads": 3,
         "mean_over": "detections",
         "decoder_word_width": 0,
         "output_width": 5,
@@ -205,6 +207,54 @@ def test_mean_is_taken_over_the_chosen_regions():
         encoded = model_of(mean_over=over).regions(regions)
         for p in range(3):
             torch.testing.assert_close(encoded.mean[p], regions.features[p][chosen[p]].mean(0))
+
+
+def test_regions_that_read_each_other_are_as_in_torch():
+    """Two layers with weights of any size against torch's own encoder layers; nothing of it depends on padding."""
+    torch.manual_seed(1)
+    encoder = model_of(region_projection=8, region_layers=2, region_heads=4).regions
+    plain = [
+        torch.nn.TransformerEncoderLayer(8, 4, 16, 0.0, batch_first=True, norm_first=True).eval()
+        for _ in range(2)
+    ]
+    names = {
+        "self_attn.in_proj_weight": "query_key_value.weight",
+        "self_attn.in_proj_bias": "query_key_value.bias",
+        "self_attn.out_proj.weight": "attention_out.weight",
+        "self_attn.out_proj.bias": "attention_out.bias",
+        "linear1.weight": "mlp_in.weight",
+        "linear1.bias": "mlp_in.bias",
+        "linear2.weight": "mlp_out.weight",
+        "linear2.bias": "mlp_out.bias",
+        "norm1.weight": "attention_norm.weight",
+        "norm1.bias": "attention_norm.bias",
+        "norm2.weight": "mlp_norm.weight",
+        "norm2.bias": "mlp_norm.bias",
+    }
+    for layer, other in zip(encoder.layers, plain, strict=True):
+        for weight in other.parameters():
+            torch.nn.init.normal_(weight, std=0.5)
+        layer.load_state_dict({ours: other.state_dict()[theirs] for theirs, ours in names.items()})
+    values, mask = (
+        torch.randn(3, 5, 8),
+        torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]]).bool(),
+    )
+    ours = theirs = values
+    for layer, other in zip(encoder.layers, plain, strict=True):
+        ours, theirs = layer(ours, mask), other(theirs, src_key_padding_mask=~mask)
+    torch.testing.assert_close(ours[mask], theirs[mask])
+    short = encoder.layers[0](values[1:2, :3], mask[1:2, :3])
+    torch.testing.assert_close(encoder.layers[0](values, mask)[1, :3], short[0])
+
+
+def test_layers_of_regions_change_nothing_before_training():
+    regions = make_regions()
+    without, with_layers = (
+        model_of(region_projection=8),
+        model_of(region_projection=8, region_layers=1, region_heads=2),
+    )
+    with_layers.load_state_dict(without.state_dict(), strict=False)
+    torch.testing.assert_close(with_layers.regions(regions).values, without.regions(regions).values)
 
 
 @pytest.mark.parametrize("name", ["paper", "released", "small"])

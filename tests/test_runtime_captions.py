@@ -102,7 +102,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "cos_cvae": {"class_embedding": 3, "object_latent_to": ("query", "language", "output")},
     "label_words": {
         "label_words": True, "region_words": 3, "region_projection": 9, "decoder_word_width": 0, "tie_words": True,
-        "output_width": 8, "geometry": True, "region_norm": True,
+        "output_width": 8, "geometry": True, "region_norm": True, "region_layers": 2, "region_heads": 3,
     },
     "object_latent_per": {"object_latent_per": "object", "label_words": True, "region_words": 3, "word_regions": 1},
     "object_prior_over": {"object_prior_over": "regions", "object_latent_per": "object", "object_latent_to": ["query"]},

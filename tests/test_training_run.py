@@ -91,10 +91,16 @@ def test_begins_with_the_weights_of_another_model(world: Path, tmp_path: Path) -
         train_run(config(world, "steps=1", "model.language_lstm=8", *begin), tmp_path / "other", device="cpu")
 
 
-def test_other_units_of_features_are_the_same_function(world: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["region_scale=8", "region_layers=2"])
+def test_other_units_and_new_layers_are_the_same_function(world: Path, tmp_path: Path, change: str) -> None:
     wide = ["model.region_projection=6", "model.geometry=true", "validation=null"]
     train_run(config(world, "steps=3", *wide), tmp_path / "first", device="cpu")
-    begin = [f"start={tmp_path / 'first' / 'last'}", "model.region_scale=8", "optimiser.lr=1e-12"]
+    begin = [
+        f"start={tmp_path / 'first' / 'last'}",
+        f"model.{change}",
+        "model.region_heads=3",
+        "optimiser.lr=1e-12",
+    ]
     train_run(config(world, "steps=1", *wide, *begin), tmp_path / "next", device="cpu")
     before, after = (load_pretrained(tmp_path / name / "last").model for name in ("first", "next"))
     regions = RegionBatch(
@@ -106,7 +112,8 @@ def test_other_units_of_features_are_the_same_function(world: Path, tmp_path: Pa
         keys=torch.zeros(2, dtype=torch.long),
     )
     torch.testing.assert_close(after.regions(regions).values, before.regions(regions).values)
-    assert after.config.region_scale == 8
+    name, _, value = change.partition("=")
+    assert getattr(after.config, name) == int(value) != getattr(before.config, name)
 
 
 def test_eyes_that_were_tuned_further_are_learnt_and_others_refused(

@@ -51,7 +51,10 @@ class ModelConfig(BaseModel):
     """The regions that v-bar is the mean of; all of them where a picture has none of that kind."""
     region_projection: int = Field(0, ge=0)
     """Width of a layer with ReLU that every region passes first; 0: attend to the features themselves."""
-
+    region_layers: int = Field(0, ge=0)
+    """Layers of self-attention in which the regions of a picture read each other before anything attends to them."""
+    region_heads: int = Field(8, ge=1)
+    """Heads of each of these layers."""
     region_norm: bool = False
     """Normalise each region as the decoder attends to it (layer norm, a small gain at first)."""
 
@@ -184,6 +187,10 @@ class ModelConfig(BaseModel):
         if self.tie_words and self.output_width != self.decoder_words:
             raise ValueError(
                 f"tie_words needs output_width equal to the decoder's word width ({self.decoder_words})"
+            )
+        if self.region_layers and self.value_width % self.region_heads:
+            raise ValueError(
+                f"region_heads must divide the width of a region ({self.value_width}), and {self.region_heads} does not"
             )
         if self.mean_over == "grid" and not self.grid:
             raise ValueError("mean_over: grid needs grid: true")

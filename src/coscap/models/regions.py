@@ -25,8 +25,35 @@ class RegionValues(OnDevice):
     scores: Tensor | None = None  # (P, R)
 
 
+class RegionLayer(nn.Module):
+    """Regions read each other: v + attention(norm v), then v + MLP(norm v). Before training it changes nothing."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.attention_out = nn.Linear(width, width)
+        self.mlp_in, self.mlp_out = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        for last in (self.attention_out, self.mlp_out):
+            nn.init.zeros_(last.weight)
+            nn.init.zeros_(last.bias)
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        """values: (P, R, F), mask: (P, R) -> (P, R, F)"""
+        pictures, count, width = values.shape
+        joint = self.query_key_value(self.attention_norm(values))  # (P, R, 3 F)
+        heads = joint.view(pictures, count, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # (3, P, H, R, F / H)
+        query, key, value = heads.unbind(0)
+        read = nn.functional.scaled_dot_product_attention(query, key, value, mask[:, None, None, :])
+        values = values + self.attention_out(read.transpose(1, 2).reshape(pictures, count, width))
+        changed: Tensor = values + self.mlp_out(torch.relu(self.mlp_in(self.mlp_norm(values))))
+        return changed
+
+
 class RegionEncoder(nn.Module):
-    """features (+ class embedding) (+ box, size and score) (-> linear (+ word), ReLU) = values; their mean = v-bar
+    """features (+ class embedding) (+ box, size and score) (-> linear (+ word), ReLU) (-> layers) = values;
+    their mean = v-bar
 
     Where `label_words` says so, regions share the decoder's word embedding, which stays the decoder's (`share_words`).
     """
@@ -53,6 +80,9 @@ class RegionEncoder(nn.Module):
             self.word = nn.Linear(config.decoder_words, config.value_width, bias=False)
             labels = torch.full((config.classes + config.region_words,), UNK)
             self.register_buffer("label_tokens", labels)  # (C + W,) the token of each label, UNK for none
+        self.layers = nn.ModuleList(
+            RegionLayer(config.value_width, config.region_heads) for _ in range(config.region_layers)
+        )
         self.norm = nn.LayerNorm(config.value_width) if config.region_norm else None
         if self.norm is not None:
             nn.init.constant_(self.norm.weight, NORM_GAIN)
@@ -81,6 +111,8 @@ class RegionEncoder(nn.Module):
             values = values + self.word(self._label_words(regions, used))
         if self.project is not None:
             values = torch.relu(values)
+        for layer in self.layers:
+            values = layer(values, used)
         return values if self.norm is None else self.norm(values)
 
     def share_words(self, words: nn.Embedding) -> None:

@@ -16,6 +16,7 @@ from coscap.vision.published import Store
 from coscap.vision.regions import Recipe
 
 FEATURES = "regions.project.weight"  # its first columns are those of the features
+LAYERS = "regions.layers"  # they change nothing before they are trained, so a model without them can begin one with them
 
 logger = logging.getLogger("coscap.training")
 
@@ -32,7 +33,7 @@ def weights_to_begin_with(
 
     An up-down captioner can begin any other with the same decoder: what is made of latents, or chooses what is copied,
     stays as it was drawn. Inputs that latents join have them last, so the columns of the words and regions come first.
-    Parts named in `anew` stay as they were drawn. Where features are scaled differently, their columns are, too.
+    Parts named in `anew` stay as they were drawn, and so do layers of the regions that the other has not. Where features are scaled differently, their columns are, too.
     """
     for part in anew:
         if not any(_belongs(key, part) for key in own):
@@ -53,7 +54,9 @@ def weights_to_begin_with(
         given[FEATURES] = rescaled
     more = isinstance(loaded.model, UpDown) and config.kind != loaded.model.config.kind
     begun = {
-        key: mine if any(_belongs(key, part) for part in anew) else _joined(given.get(key), mine, more)
+        key: mine
+        if any(_belongs(key, part) for part in anew)
+        else _joined(given.get(key), mine, more or _belongs(key, LAYERS))
         for key, mine in own.items()
     }
     other = [key for key, weight in begun.items() if weight is None] + [
