@@ -10,6 +10,7 @@ import torch
 
 from coscap.errors import UserError
 from coscap.models import build_model, preset
+from coscap.training import loop
 from coscap.training.checkpoint import checkpoints, sweep
 from coscap.training.config import Clip, TrainConfig
 from coscap.training.interrupt import StopRequest
@@ -254,9 +255,23 @@ def test_the_objective_counts_what_the_model_says() -> None:
     assert shown["active_object"] == float((parts.object_dimensions > 0.01).sum())
 
 
-def test_mixed_precision_trains(tmp_path: Path) -> None:
+def test_mixed_precision_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "use_bfloat16", lambda device: True)
     made = train(toy_config(precision="bfloat16", optimiser=OPTIMISERS[0]), tmp_path)
+    assert made.dtype == torch.bfloat16
     assert all(p.dtype == torch.float32 and p.isfinite().all() for p in made.model.parameters())
+
+
+def test_a_processor_without_bfloat16_trains_in_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False, raising=False)
+    exact = train(toy_config(optimiser=OPTIMISERS[0]), tmp_path / "exact")
+    assert "bfloat16" not in caplog.text
+    made = train(toy_config(precision="bfloat16", optimiser=OPTIMISERS[0]), tmp_path / "made")
+    assert "no instructions for bfloat16; training goes on in float32" in caplog.text
+    for name, value in weights(exact.model).items():
+        assert torch.equal(value, weights(made.model)[name])
 
 
 def test_a_second_term_is_weighed_and_logged(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from coscap.training.checkpoint import (
     save_checkpoint,
     sweep,
 )
+from coscap.training.distributed import use_bfloat16
 from coscap.training.interrupt import stop_on_signals
 from coscap.training.lock import run_lock
 from coscap.training.log import Log, cut_log
@@ -114,8 +115,9 @@ def tune_backbone(
     start, words = _start(config)
     words = words or choose_words(data, images, config.words)
     targets = word_targets(data, images, words)
+    precision = "bf16" if config.precision == "bf16" and use_bfloat16(torch.device(device)) else "fp32"
     backbone = Backbone(start / "backbone.onnx" if start else WEIGHTS / "pplcnetv2.onnx",
-                        frozen=config.frozen, precision=config.precision)  # fmt: skip
+                        frozen=config.frozen, precision=precision)  # fmt: skip
     head = WordHead(backbone.width, torch.from_numpy(targets.frequencies()))
     if start:
         _restore_head(head, start)

@@ -4,6 +4,7 @@ DDP averages gradients over the processes. The loss of each is therefore its sum
 processes, over the captions of the joint batch: the average is then the gradient of the joint batch.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from torch import nn
 
 from coscap.errors import UserError
 from coscap.training.objective import Objective
+
+logger = logging.getLogger("coscap.training")
 
 PATIENCE = timedelta(hours=6)  # the others wait while the first process validates
 
@@ -112,3 +115,16 @@ def choose_device(device: str, local_rank: int = 0) -> torch.device:
     if device != "cpu":
         raise UserError(f"--device {device}: expected cpu, cuda or auto.")
     return torch.device("cpu")
+
+
+def use_bfloat16(device: torch.device) -> bool:
+    """Whether bfloat16 is worth having. A processor without instructions for it emulates them, a hundred times slower
+    than float32; a warning says so."""
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return True
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return True
+    logger.warning(
+        "this processor has no instructions for bfloat16; training goes on in float32, which is faster here"
+    )
+    return False

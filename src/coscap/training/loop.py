@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from coscap.data.batch import Batch
 from coscap.training.checkpoint import Progress, Tensors, load_checkpoint, save_checkpoint
 from coscap.training.config import OF_LOSS, TrainConfig
-from coscap.training.distributed import Ranks
+from coscap.training.distributed import Ranks, use_bfloat16
 from coscap.training.interrupt import StopRequest
 from coscap.training.log import Log
 from coscap.training.objective import Objective, Term, figures, weights_at
@@ -87,6 +87,9 @@ class Trainer:
         self.objective = ranks.wrap(Objective(self.model, terms))
         self.optimiser = build_optimiser(config.optimiser, self.model)
         self.averaged = moving_average(self.model, config.ema_decay) if config.ema_decay else None
+        self.dtype = DTYPES.get(config.precision)  # of mixed precision; None: float32 throughout
+        if self.dtype == torch.bfloat16 and not use_bfloat16(ranks.device):
+            self.dtype = None
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=config.precision == "float16")
         self.epoch_steps = len(batches)
         self.progress = Progress(loader=batches.state())
@@ -205,8 +208,7 @@ class Trainer:
         self.means.captions += len(batch.rows)
 
     def _precision(self) -> Any:
-        dtype = DTYPES.get(self.config.precision)
-        return nullcontext() if dtype is None else torch.autocast(self.ranks.device.type, dtype)
+        return nullcontext() if self.dtype is None else torch.autocast(self.ranks.device.type, self.dtype)
 
     def _lr(self, steps: int) -> float:
         return self.config.optimiser.lr * lr_factor(self.config.schedule, self.progress.step, steps)

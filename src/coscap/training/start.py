@@ -16,7 +16,9 @@ from coscap.vision.published import Store
 from coscap.vision.regions import Recipe
 
 FEATURES = "regions.project.weight"  # its first columns are those of the features
-LAYERS = "regions.layers"  # they change nothing before they are trained, so a model without them can begin one with them
+LAYERS = (
+    "regions.layers"  # untrained ones change nothing, so that a model without them can begin one with them
+)
 
 logger = logging.getLogger("coscap.training")
 
@@ -33,7 +35,8 @@ def weights_to_begin_with(
 
     An up-down captioner can begin any other with the same decoder: what is made of latents, or chooses what is copied,
     stays as it was drawn. Inputs that latents join have them last, so the columns of the words and regions come first.
-    Parts named in `anew` stay as they were drawn, and so do layers of the regions that the other has not. Where features are scaled differently, their columns are, too.
+    Parts named in `anew` stay as they were drawn, and so do layers of the regions that the other has not. Where
+    features are scaled differently, their columns are, too.
     """
     for part in anew:
         if not any(_belongs(key, part) for key in own):
