@@ -243,6 +243,45 @@ def test_drawn_captions_of_a_picture_can_all_differ(world: Path, tmp_path: Path)
     assert "all differ" not in (tmp_path / "usual" / "README.md").read_text()
 
 
+def test_rows_of_an_earlier_report_stand_beside_new_ones(world: Path, made: Path, tmp_path: Path) -> None:
+    """As they were, without their captions; what cannot be compared is refused in a sentence."""
+    earlier = made / "results.json"
+    with pytest.raises(UserError, match=r"has a row 'COS-CVAE' already; name the run, for example again="):
+        report(world, tmp_path / "b", ["pseudo"], "--beside", str(earlier))
+    arguments = [
+        f"again={world / 'pseudo'}",
+        "--data",
+        str(world / "data"),
+        "--regions",
+        str(world / "regions.h5"),
+    ]
+    arguments += ["--split", "validation", "--samples", "6", "--seeds", "1", "--latent-temperature", "0.8"]
+    arguments += [
+        "--no-meteor",
+        "--device",
+        "cpu",
+        "--work",
+        str(tmp_path / "work"),
+        "--out",
+        str(tmp_path / "new"),
+    ]
+    done = CliRunner().invoke(app, ["report", *arguments, "--beside", str(earlier)])
+    assert done.exception is None, done.output
+    before = json.loads(earlier.read_text())["methods"]
+    rows = json.loads((tmp_path / "new" / "results.json").read_text())["methods"]
+    assert rows[:-1] == before and rows[-1]["name"] == "again"
+    text = (tmp_path / "new" / "README.md").read_text()
+    assert "**UpDown, words at 0.5**" in text and "are compared by the intervals of both rows" in text
+    for change, sentence in (
+        ({"pictures": 3}, "its pictures is 3 and that"),
+        ({"format": "x"}, "expected the results"),
+    ):
+        other = tmp_path / "other.json"
+        other.write_text(json.dumps(json.loads(earlier.read_text()) | change))
+        refused = CliRunner().invoke(app, ["report", *arguments, "--beside", str(other)])
+        assert isinstance(refused.exception, UserError) and sentence in str(refused.exception)
+
+
 def test_a_difference_inside_its_interval_is_grey(world: Path) -> None:
     run = open_run(str(world / "paired"))
     values = np.random.default_rng(0).normal(size=200)

@@ -108,6 +108,14 @@ def report(
             "that of the package), instead of those with alike mean features. Example: shipped.",
         ),
     ] = None,
+    beside: Annotated[
+        Path | None,
+        typer.Option(
+            "--beside",
+            help="results.json of an earlier report of the same pictures and regions: its rows come first, without "
+            "drawing their captions again. Example: docs/results/comparison/results.json.",
+        ),
+    ] = None,
     meteor: Annotated[bool, typer.Option("--meteor/--no-meteor", help="With or without METEOR.")] = True,
     spice: Annotated[
         int,
@@ -219,6 +227,7 @@ def report(
         device=str(choose_device(device)),
         searches=_searches(search or []),
         distinct=distinct,
+        beside=beside,
         constraints=Constraints(constrained, constrained_beams, constrained_score),
     )
     results = build(options, lambda words: typer.echo(words, err=True))

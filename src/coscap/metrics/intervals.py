@@ -7,6 +7,7 @@ drawn with replacement) is one matrix product. CIDEr's document frequencies stay
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -85,8 +86,8 @@ def interval(values: Floats, level: float = LEVEL) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class PairedDifference:
-    """How much higher one system is than another on the same pictures."""
+class Difference:
+    """How much higher one system is than another."""
 
     difference: float
     low: float
@@ -99,10 +100,21 @@ class PairedDifference:
         return self.low > 0 or self.high < 0
 
 
-def paired_difference(
-    one: float, other: float, resampled: Floats, other_resampled: Floats
-) -> PairedDifference:
+def paired_difference(one: float, other: float, resampled: Floats, other_resampled: Floats) -> Difference:
     """From the values of two systems and those on the same resamples, (B,) each."""
     differences = resampled - other_resampled
     share = float(np.mean(differences > 0) + np.mean(differences == 0) / 2)
-    return PairedDifference(one - other, *interval(differences), share)
+    return Difference(one - other, *interval(differences), share)
+
+
+def unpaired_difference(
+    one: float, other: float, ends: tuple[float, float], other_ends: tuple[float, float]
+) -> Difference:
+    """From the values of two systems and their intervals alone, as if the pictures were not the same: normal errors,
+    independent of each other. Wider than a paired one, since what is hard for one system is for the other."""
+    difference = one - other
+    half = float(np.hypot(ends[1] - ends[0], other_ends[1] - other_ends[0])) / 2
+    normal = NormalDist()
+    deviation = half / normal.inv_cdf((1 + LEVEL) / 2)
+    share = normal.cdf(difference / deviation) if deviation else 0.5 + float(np.sign(difference)) / 2
+    return Difference(difference, difference - half, difference + half, share)

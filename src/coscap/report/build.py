@@ -9,9 +9,17 @@ import numpy as np
 from coscap.contexts.bank import Bank
 from coscap.data import Prepared, open_prepared
 from coscap.errors import UserError
+from coscap.files import read_json
 from coscap.metrics.evaluation import value_of
 from coscap.metrics.grams import Floats
-from coscap.metrics.intervals import Bootstrap, PairedDifference, Statistics, interval, paired_difference
+from coscap.metrics.intervals import (
+    Bootstrap,
+    Difference,
+    Statistics,
+    interval,
+    paired_difference,
+    unpaired_difference,
+)
 from coscap.report.measure import Figures, Measurer, Ranker, check_meteor
 from coscap.report.runs import METHODS, Run, open_runs
 from coscap.report.sampling import (
@@ -25,6 +33,7 @@ from coscap.report.sampling import (
 )
 from coscap.vision.stores import Stores
 
+FORMAT = "coscap results 2"  # of results.json
 SMALL = 20  # the smaller of the paper's two numbers of samples
 
 WORDS = {
@@ -63,6 +72,7 @@ class ReportOptions:
     searches: tuple[str, ...] = SEARCHES
     distinct: bool = False  # drawn captions of a picture all differ, as those of a beam do
     constraints: Constraints = UNCONSTRAINED
+    beside: Path | None = None  # results.json of an earlier report, whose rows come first
 
     @property
     def budgets(self) -> tuple[int, ...]:
@@ -118,10 +128,15 @@ class Measured:
             resampled,
         )
 
-    def minus(self, other: "Measured", name: str) -> PairedDifference | None:
-        """The difference of a figure on the same resamples of pictures; None where one of them has none."""
-        if name not in self.resampled or name not in other.resampled:
+    def minus(self, other: "Measured", name: str) -> Difference | None:
+        """The difference of a figure on the same resamples of pictures, or, where one is of an earlier report, by both
+        intervals; None where one of them has none."""
+        if name not in self.intervals or name not in other.intervals:
             return None
+        if name not in self.resampled or name not in other.resampled:
+            return unpaired_difference(
+                self.mean[name], other.mean[name], self.intervals[name], other.intervals[name]
+            )
         return paired_difference(
             self.mean[name], other.mean[name], self.resampled[name], other.resampled[name]
         )
@@ -134,6 +149,7 @@ class ReportResults:
     options: ReportOptions
     runs: list[Run]
     found: list[Measured]
+    earlier: "EarlierReport | None"  # whose methods are the first ones of `found`
     prepared: Prepared
     stores: Stores
     pictures: tuple[int, ...]
@@ -141,6 +157,47 @@ class ReportResults:
     pool: tuple[int, int] | None  # training pictures that re-ranking compares with, and all of them
     novel_objects: bool
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EarlierReport:
+    """A report whose captions may be gone: its methods without resamples, and what it said of them."""
+
+    methods: list[Measured]
+    command: tuple[str, ...]
+    differences: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def runs(self) -> list[Run]:
+        return list({each.method.run.given: each.method.run for each in self.methods}.values())
+
+
+def read_earlier(path: Path, prepared: Prepared, stores: Stores, split: str, pictures: int) -> EarlierReport:
+    """The methods of a results.json, which must be of the same pictures and regions."""
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise UserError(
+            f"--beside {path}: expected the results.json of a report (format {FORMAT!r}); check the path."
+        )
+    here = {"data": prepared.digest, "split": split, "pictures": pictures, "recipe": stores.recipe.name}
+    for name, value in here.items():
+        if content[name] != value:
+            raise UserError(
+                f"--beside {path}: its {name} is {content[name]} and that of this report {value}; rows can be compared "
+                "on the same pictures and regions alone."
+            )
+    found = []
+    for row in content["methods"]:
+        # A row is called "RUN" or "RUN, SEARCH"; a run of the paper's kinds has no comma in its name.
+        name = row["name"] if row["role"] in METHODS else row["name"].rpartition(", ")[0] or row["name"]
+        run = Run(name, row["run"], Path(row["run"]), row["role"], row["weights"], row["training"])
+        ends = {figure: (float(low), float(high)) for figure, (low, high) in row["intervals"].items()}
+        method = Method(row["name"], row["role"], run, {}, {})
+        found.append(Measured(method, row["seeds"], row["mean"], row["deviation"], ends))
+    return EarlierReport(
+        found, tuple(content["command"]), tuple(content["differences"]), tuple(content["left out"])
+    )
 
 
 def build(options: ReportOptions, tell: Callable[[str], None]) -> ReportResults:
@@ -174,10 +231,13 @@ def build(options: ReportOptions, tell: Callable[[str], None]) -> ReportResults:
         meteor=reason is None,
         objects=novel,
     )
+    earlier = None
+    if options.beside is not None:
+        earlier = read_earlier(options.beside, prepared, stores, options.split, len(pictures))
+        notes += [note for note in earlier.notes if note not in notes]
     samplers = {run.name: Sampler(run, stores, options.work, options.device) for run in runs}
     runs = [replace(run, has_latents=samplers[run.name].has_latents) for run in runs]
-    found = []
-    for method in methods(
+    wanted = methods(
         runs,
         options.samples,
         options.seeds,
@@ -185,13 +245,23 @@ def build(options: ReportOptions, tell: Callable[[str], None]) -> ReportResults:
         options.searches,
         options.distinct,
         options.constraints,
-    ):
+    )
+    found = [] if earlier is None else list(earlier.methods)
+    known = {each.method.name for each in found}
+    twice = [method for method in wanted if method.name in known]
+    if twice:
+        raise UserError(
+            f"--beside {options.beside} has a row {twice[0].name!r} already; name the run, for example "
+            f"again={twice[0].run.given}."
+        )
+    for method in wanted:
         tell(f"{method.name}: {method.seeds} seed{'s' * (method.seeds > 1)}, {len(pictures):,} pictures")
         found.append(_measure(method, samplers[method.run.name], measurer, options))
     return ReportResults(
         options=options,
         runs=runs,
         found=found,
+        earlier=earlier,
         prepared=prepared,
         stores=stores,
         pictures=tuple(pictures),

@@ -9,10 +9,9 @@ from coscap import __version__
 from coscap.files import write_json, write_text
 from coscap.pages import shown, table
 from coscap.report import figures, order, tables
-from coscap.report.build import WORDS, ReportResults
+from coscap.report.build import FORMAT, WORDS, ReportResults
 from coscap.report.measure import KEPT
 
-MARK = "coscap results 2"
 NOT_RUN = "<!-- not run: it needs the runs and takes hours -->"  # for the tests of the documentation
 
 
@@ -25,6 +24,8 @@ def write_report(
 ) -> None:
     """All files of the report; `notes` are further differences that only the user knows, `goals` what was aimed for."""
     budgets, found = results.options.budgets, results.found
+    if results.earlier is not None:
+        notes = [*results.earlier.differences, *notes]
     small, large = budgets[0], budgets[-1]
     pictures: dict[str, Path] = {"cider": figures.by_samples(found, budgets, out / "cider-by-samples")}
     if results.options.rerank:
@@ -54,7 +55,7 @@ def _readme(
         + f". Latents are drawn at temperature {_temperatures(results)}."
         + _DISTINCT * results.options.distinct
         + f" Rows in **bold** are measured here, the others are the paper's ({tables.published()['source']}).",
-        _INTERVALS,
+        _INTERVALS + (_EARLIER if results.earlier is not None else ""),
         "## What differs from the paper",
         _differences(results, notes),
         "## The runs",
@@ -94,6 +95,10 @@ _INTERVALS = (
     "± is half of the 95 % interval over pictures (bootstrap of 1,000 resamples, document frequencies fixed). ≈, and "
     "grey where a viewer shows colours: the difference from the first row measured here is inside its interval (paired "
     "bootstrap)."
+)
+_EARLIER = (
+    " Rows of an earlier report (`--beside`), whose captions were not drawn again, are compared by the intervals of both"
+    " rows, as if the pictures were not the same ones: such an interval is wider than a paired one."
 )
 _LATER = '"+": steps after those of the model that the run began with.'
 _PLACES = (
@@ -184,14 +189,15 @@ def _differences(results: ReportResults, notes: Sequence[str]) -> str:
 
 def _runs(results: ReportResults) -> str:
     rows = []
-    for run in results.runs:
+    runs = [*(results.earlier.runs if results.earlier is not None else []), *results.runs]
+    for run in runs:
         values = [run.training.get(name) for name in ("steps", "epochs", "batch", "pseudo weight")]
         words = ["–" if value is None else f"{value:,}" for value in values]
         if run.training.get("began with another model"):
             words[0] = f"+ {words[0]}"
         rows.append([f"**{run.name}**", f"`{shown(run.given)}`", *words, f"`{run.weights[:12]}`"])
     found = table(["", "folder", "steps", "epochs", "batch", "pseudo weight", "weights"], rows, left=2)
-    later = any(run.training.get("began with another model") for run in results.runs)
+    later = any(run.training.get("began with another model") for run in runs)
     return found + (f"\n\n{_LATER}" if later else "")
 
 
@@ -223,6 +229,7 @@ def _commands(results: ReportResults, command: Sequence[str]) -> str:
         "```sh",
         " ".join(shlex.quote(shown(word)) for word in command),
         "```",
+        *_earlier_command(results),
         "\nEvery number by itself: the captions of one run and seed (those of the first 20 are the same with `-n 20`), "
         "their scores, and the best five:\n",
         NOT_RUN,
@@ -271,11 +278,18 @@ def _commands(results: ReportResults, command: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def _earlier_command(results: ReportResults) -> list[str]:
+    if results.earlier is None:
+        return []
+    words = " ".join(shlex.quote(shown(word)) for word in results.earlier.command)
+    return ["\nThe rows of the earlier report:\n", NOT_RUN, "```sh", words, "```"]
+
+
 def _json(
     results: ReportResults, checked: Sequence[order.OrderCheck], notes: Sequence[str], command: Sequence[str]
 ) -> dict[str, Any]:
     return {
-        "format": MARK,
+        "format": FORMAT,
         "coscap": __version__,
         "command": [shown(word) for word in command],
         "data": results.prepared.digest,
