@@ -11,7 +11,14 @@ import pytest
 
 from coscap.errors import UserError
 from coscap.metrics import bleu, compare, div_n, evaluate, mbleu4, measure, object_f1, unique
-from coscap.metrics.intervals import Bootstrap, Statistics, interval, mean, paired_difference
+from coscap.metrics.intervals import (
+    Bootstrap,
+    Statistics,
+    interval,
+    mean,
+    paired_difference,
+    unpaired_difference,
+)
 from coscap.metrics.table import METRICS
 from test_metrics_command import rows, run, write
 
@@ -235,3 +242,17 @@ def test_a_metric_is_one_entry(monkeypatch: pytest.MonkeyPatch, demo: Any) -> No
     assert "longest" in found.intervals(10)
     assert [printed.title for printed in _tables(found, {})] == ["mine"]
     assert measure(["longest"], [["ab cd", "a"]]) == {"longest": 5.0}
+
+
+def test_the_intervals_of_two_systems_give_that_of_their_difference() -> None:
+    """As two independent samples of normals do; a paired one of systems that rise and fall together is narrower."""
+    drawn = np.random.default_rng(0).normal([[1.0], [0.8]], [[0.03], [0.04]], (2, 200_000))
+    ends = [interval(each) for each in drawn]
+    found = unpaired_difference(1.0, 0.8, *ends)
+    plain = drawn[0] - drawn[1]
+    assert (found.low, found.high) == pytest.approx(interval(plain), abs=1e-3) and found.clear
+    assert found.share == pytest.approx(float(np.mean(plain > 0)), abs=1e-3)
+    together = drawn[0] + 0.1, drawn[0]
+    paired = paired_difference(1.1, 1.0, *together)
+    assert unpaired_difference(1.1, 1.0, interval(together[0]), ends[0]).low < paired.low
+    assert unpaired_difference(1.0, 1.0, (1.0, 1.0), (1.0, 1.0)).share == 0.5

@@ -97,8 +97,8 @@ _INTERVALS = (
     "bootstrap)."
 )
 _EARLIER = (
-    " Rows of an earlier report (`--beside`), whose captions were not drawn again, are compared by the intervals of both"
-    " rows, as if the pictures were not the same ones: such an interval is wider than a paired one."
+    " Rows of an earlier report (`--beside`), whose captions were not drawn again, are compared by the intervals of "
+    "both rows, as if the pictures were not the same ones: such an interval is wider than a paired one."
 )
 _LATER = '"+": steps after those of the model that the run began with.'
 _PLACES = (
