@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from coscap.metrics.evaluation import Evaluation
     from coscap.metrics.human import Agreement
-    from coscap.metrics.intervals import Difference
+    from coscap.metrics.intervals import ScoreDifference
 
 _NUMBERS = (1, 5, 10, 20, 50, 100)  # the n of which the table of novel objects has a row
 _TITLES = {
@@ -43,7 +43,7 @@ def agreement_table(columns: "Mapping[str, Mapping[str, Agreement]]") -> "Table"
 
 
 def compare_table(
-    base: str, first: "Evaluation", name: str, other: "Evaluation", changes: "Mapping[str, Difference]"
+    base: str, first: "Evaluation", name: str, other: "Evaluation", changes: "Mapping[str, ScoreDifference]"
 ) -> "Table":
     """What is inside its interval is grey."""
     stems = [Path(base).stem, Path(name).stem]

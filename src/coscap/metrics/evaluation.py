@@ -15,7 +15,7 @@ from coscap.metrics.checks import check_captions, check_match, check_words
 from coscap.metrics.intervals import (
     RESAMPLES,
     Bootstrap,
-    Difference,
+    ScoreDifference,
     Statistics,
     interval,
     paired_difference,
@@ -228,7 +228,7 @@ def measure(
 
 def compare(
     one: Evaluation, other: Evaluation, resamples: int = RESAMPLES, seed: int = 0
-) -> dict[str, Difference]:
+) -> dict[str, ScoreDifference]:
     """How much higher `one` is than `other`: a paired bootstrap, both on the same resamples of pictures."""
     place = {image: number for number, image in enumerate(other.ids)}
     order = np.array([place[image] for image in one.ids])

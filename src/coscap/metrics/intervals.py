@@ -86,7 +86,7 @@ def interval(values: Floats, level: float = LEVEL) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Difference:
+class ScoreDifference:
     """How much higher one system is than another."""
 
     difference: float
@@ -100,16 +100,18 @@ class Difference:
         return self.low > 0 or self.high < 0
 
 
-def paired_difference(one: float, other: float, resampled: Floats, other_resampled: Floats) -> Difference:
+def paired_difference(
+    one: float, other: float, resampled: Floats, other_resampled: Floats
+) -> ScoreDifference:
     """From the values of two systems and those on the same resamples, (B,) each."""
     differences = resampled - other_resampled
     share = float(np.mean(differences > 0) + np.mean(differences == 0) / 2)
-    return Difference(one - other, *interval(differences), share)
+    return ScoreDifference(one - other, *interval(differences), share)
 
 
 def unpaired_difference(
     one: float, other: float, ends: tuple[float, float], other_ends: tuple[float, float]
-) -> Difference:
+) -> ScoreDifference:
     """From the values of two systems and their intervals alone, as if the pictures were not the same: normal errors,
     independent of each other. Wider than a paired one, since what is hard for one system is for the other."""
     difference = one - other
@@ -117,4 +119,4 @@ def unpaired_difference(
     normal = NormalDist()
     deviation = half / normal.inv_cdf((1 + LEVEL) / 2)
     share = normal.cdf(difference / deviation) if deviation else 0.5 + float(np.sign(difference)) / 2
-    return Difference(difference, difference - half, difference + half, share)
+    return ScoreDifference(difference, difference - half, difference + half, share)

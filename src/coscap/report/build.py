@@ -14,7 +14,7 @@ from coscap.metrics.evaluation import value_of
 from coscap.metrics.grams import Floats
 from coscap.metrics.intervals import (
     Bootstrap,
-    Difference,
+    ScoreDifference,
     Statistics,
     interval,
     paired_difference,
@@ -128,7 +128,7 @@ class Measured:
             resampled,
         )
 
-    def minus(self, other: "Measured", name: str) -> Difference | None:
+    def minus(self, other: "Measured", name: str) -> ScoreDifference | None:
         """The difference of a figure on the same resamples of pictures, or, where one is of an earlier report, by both
         intervals; None where one of them has none."""
         if name not in self.intervals or name not in other.intervals:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from math import sqrt
 
-from coscap.metrics.intervals import Difference
+from coscap.metrics.intervals import ScoreDifference
 from coscap.pages import table
 from coscap.report.build import PUBLISHED_AS, Measured
 from coscap.report.tables import DASH, published_value
@@ -147,7 +147,7 @@ def _place_table(found: Sequence[Measured], figure: Figured) -> str:
     return table(["", "", "ours", "ahead of the next by", "place in the paper"], rows, left=2)
 
 
-def _ahead(difference: Difference | None, digits: int) -> str:
+def _ahead(difference: ScoreDifference | None, digits: int) -> str:
     """A difference and its interval, grey where that holds 0."""
     if difference is None:
         return ""
