@@ -122,6 +122,30 @@ def test_select_goes_from_likely_to_different() -> None:
     assert select([], 3, 0.5) == []
 
 
+def test_what_is_said_in_other_words_only_is_shown_last() -> None:
+    """Articles and "that is" make no other caption, unless the best are asked for whatever they say."""
+    texts = (
+        "a dog on grass",
+        "a dog that is on the grass",
+        "there is a dog on grass",
+        "a dog asleep",
+        "two cats",
+    )
+    pool = [told(text, -len(text.split()) - 1.0) for text in texts]  # all equally likely a token
+    assert {c.text for c in select(pool, 3, 0.5)} == {texts[0], texts[3], texts[4]}
+    assert [c.text for c in select(pool, 5, 0.5)][3:] == [texts[1], texts[2]]
+    worth = [1.0, 0.9, 0.8, 0.2, 0.1]
+    assert [c.text for c in select(pool, 3, 0.0, worth)] == list(texts[:3])
+    assert [c.text for c in select(pool, 3, 0.1, worth)] == [texts[0], *texts[3:]]
+    # What is true comes before what is not, even if it was said already.
+    assert [c.text for c in select(pool, 4, 0.5, worth, [0, 0, 0, 1, 0])] == [
+        texts[0],
+        texts[4],
+        texts[1],
+        texts[2],
+    ]
+
+
 def test_select_knows_what_all_captions_taken_have_said() -> None:
     """A caption put together from two that are shown says less that is new than one that is like one of them."""
     first, second = told("a dog on grass", -1.0), told("two cats asleep", -2.0)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from coscap.seam import Caption, Check, Checked, Ints, RegionArrays, RegionLike, S, SearchModel
 from coscap.search.beam import counts_within
+from coscap.text.content import gist
 from coscap.text.faults import mended
 from coscap.text.vocabulary import END, PAD, START, Vocabulary
 
@@ -88,7 +89,8 @@ def select(
     """n different captions of one picture; variety 0 takes the best, 1 the most different.
 
     `worth` says how good each is; without it, the likeliest are the best. Captions of a higher tier are taken only
-    where none of a lower one is left.
+    where none of a lower one is left, and captions that say the same as a better one ("a cat on the bed" beside "a
+    cat is on a bed") only where nothing else of their tier is, unless `variety` is 0.
     """
     if not captions:
         return []
@@ -97,12 +99,18 @@ def select(
     first: dict[str, int] = {}  # the best place of each text as it is shown
     for place in sorted(range(len(captions)), key=lambda i: (tiers[i], -worth[i], captions[i].text)):
         first.setdefault(mended(captions[place].text), place)
-    rest, taken = list(first.values()), list[int]()
+    said = set[tuple[str, ...]]()  # what the better ones say
+    steps = dict[int, tuple[int, bool]]()  # of each caption: its tier, and whether a better one says the same
+    for place in first.values():
+        key = gist(captions[place].tokens)
+        steps[place] = tiers[place], variety > 0 and key in said
+        said.add(key)
+    rest, taken = sorted(steps, key=lambda place: steps[place]), list[int]()
     pairs = {place: _pairs(captions[place].tokens) for place in rest}
     taken_pairs = set[tuple[str, ...]]()  # pairs of the captions taken
     while rest and len(taken) < n:
-        lowest = tiers[rest[0]]
-        among = [place for place in rest if tiers[place] == lowest]
+        lowest = steps[rest[0]]
+        among = [place for place in rest if steps[place] == lowest]
         gains = [
             (1 - variety) * worth[place] - variety * _share(pairs[place], taken_pairs) for place in among
         ]

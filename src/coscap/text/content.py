@@ -1,5 +1,7 @@
 """Content words: those that say something about what is seen."""
 
+from collections.abc import Sequence
+
 from coscap.text.vocabulary import SPECIAL
 
 # Words that say nothing about what is seen: articles, pronouns, auxiliaries, conjunctions, pure quantity and vagueness.
@@ -18,7 +20,15 @@ FUNCTION_WORDS = frozenset(
     """.split()
 )
 
+# Words without which a caption says the same: "there is a dog on the grass", "a dog that is on grass".
+EMPTY_WORDS = frozenset("a an the is are was were be being been that which there 's".split())
+
 
 def is_content(token: str) -> bool:
     """Whether a token says something about what is seen; names of several words do."""
     return token not in SPECIAL and token not in FUNCTION_WORDS and any(letter.isalpha() for letter in token)
+
+
+def gist(tokens: Sequence[str]) -> tuple[str, ...]:
+    """A caption's words without those that say nothing: captions with the same gist say the same."""
+    return tuple(token for token in tokens if token not in EMPTY_WORDS) or tuple(tokens)
