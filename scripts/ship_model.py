@@ -1,6 +1,7 @@
 """Put the best model of a run into the package, its large matrices in whole numbers, and with its graphs.
 
     python scripts/ship_model.py runs/first
+    python scripts/ship_model.py runs/peers-trunk --out models/trunk      beside the package, for others to begin with
 
 The notes of the model keep the run's configuration and its validation figures. What rounding changes is
 printed: the largest difference of a log-probability on one real photograph.
@@ -30,21 +31,23 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("run", type=Path)
-    run = parser.parse_args().run
+    parser.add_argument("--out", type=Path, default=TARGET)
+    asked = parser.parse_args()
+    run, target = asked.run, asked.out.resolve()
     best = load_pretrained(model_folder(run))
     save_pretrained(
         best.model,
-        TARGET,
+        target,
         vocabulary=best.vocabulary,
         recipe=best.recipe,
         classes=best.classes,
         notes={"training": training(run), "validation": validation(run)},
         dtype="int8",
     )
-    graphs = add_graphs(load_pretrained(TARGET), TARGET, int8=True)  # captions need no torch then
-    size = sum(path.stat().st_size for path in TARGET.iterdir()) / 1e6
-    print(f"{TARGET.relative_to(ROOT)}: {size:.1f} MB")
-    rounded = difference(best, load_pretrained(TARGET))
+    graphs = add_graphs(load_pretrained(target), target, int8=True)  # captions need no torch then
+    size = sum(path.stat().st_size for path in target.iterdir()) / 1e6
+    print(f"{asked.out}: {size:.1f} MB")
+    rounded = difference(best, load_pretrained(target))
     print(
         f"largest difference of a log-probability: {rounded:.4f}, of the graph in int8 {graphs.int8_difference:.4f}"
     )
