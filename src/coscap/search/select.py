@@ -99,12 +99,12 @@ def select(
     first: dict[str, int] = {}  # the best place of each text as it is shown
     for place in sorted(range(len(captions)), key=lambda i: (tiers[i], -worth[i], captions[i].text)):
         first.setdefault(mended(captions[place].text), place)
-    said = set[tuple[str, ...]]()  # what the better ones say
+    gists = set[tuple[str, ...]]()  # what the better ones say
     steps = dict[int, tuple[int, bool]]()  # of each caption: its tier, and whether a better one says the same
     for place in first.values():
         key = gist(captions[place].tokens)
-        steps[place] = tiers[place], variety > 0 and key in said
-        said.add(key)
+        steps[place] = tiers[place], variety > 0 and key in gists
+        gists.add(key)
     rest, taken = sorted(steps, key=lambda place: steps[place]), list[int]()
     pairs = {place: _pairs(captions[place].tokens) for place in rest}
     taken_pairs = set[tuple[str, ...]]()  # pairs of the captions taken
