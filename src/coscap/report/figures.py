@@ -20,6 +20,7 @@ COLOURS = {
 _FURTHER = (
     "#7a6fb0", "#b8860b", "#3b8ea5", "#8c564b", "#d98880", "#52796f", "#9c6644", "#4d4dff", "#a3b18a", "#e07be0",
 )  # other roles, in the order of their rows  # fmt: skip
+CROWDED = 8  # rows of a legend that fit beside the lines
 _LINES = ("-", "--", ":", "-.")  # for several runs of one role
 
 
@@ -44,7 +45,7 @@ def best_ten(found: Sequence[Measured], n: int, path: Path) -> Path:
         axes.set_xticks(range(1, RANKS + 1))
         axes.set(xlabel="rank after consensus re-ranking", ylabel="CIDEr")
         axes.set_title(f"Best ten of {n} captions, re-ranked")
-        axes.legend()
+        _legend(axes)
 
     return draw(path, paint)
 
@@ -82,7 +83,7 @@ def by_samples(found: Sequence[Measured], budgets: Sequence[int], path: Path) ->
         _samples_axis(axes)
         axes.set(ylabel="best CIDEr of n captions (oracle)")
         axes.set_title("Accuracy of the best caption against the number of captions")
-        axes.legend()
+        _legend(axes)
 
     return draw(path, paint)
 
@@ -100,9 +101,17 @@ def f1_by_samples(found: Sequence[Measured], path: Path) -> Path:
         _samples_axis(axes)
         axes.set(ylabel="F1 in %, mean over objects")
         axes.set_title("Novel objects named in any of n captions")
-        axes.legend()
+        _legend(axes)
 
     return draw(path, paint)
+
+
+def _legend(axes: Any) -> None:
+    """Inside of the axes; beside them where there are so many rows that they would hide the lines."""
+    if len(axes.get_legend_handles_labels()[1]) > CROWDED:
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize="small")
+    else:
+        axes.legend()
 
 
 def _samples_axis(axes: Any) -> None:
