@@ -18,8 +18,9 @@ def evaluate(
     samples: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Captions to evaluate: COCO results JSON or JSONL, rows with image_id and caption; several "
-            "rows an image are several samples, e.g. samples.json. Further files are compared with the first.",
+            help="Captions to evaluate: COCO results JSON or JSONL, rows with image_id and caption (several rows an "
+            "image are several samples), or what `coscap caption --out` wrote, e.g. samples.json. Further files are "
+            "compared with the first.",
             show_default=False,
         ),
     ] = None,
@@ -124,6 +125,7 @@ def evaluate(
     from coscap.metrics.human import is_study
     from coscap.metrics.references import grouped, read_domains, read_samples
     from coscap.text import load_classes
+    from coscap.vision.ids import image_id_of
 
     files = samples or []
     if json not in (None, "-"):
@@ -137,7 +139,7 @@ def evaluate(
         raise UserError(f"{twice[0]} is given twice; give the captions of two systems to compare them.")
     if domains and len(files) != 1:
         raise UserError("--domains takes one file of captions; evaluate the others by themselves.")
-    given = {str(path): grouped(read_samples(path)) for path in files}
+    given = {str(path): grouped(read_samples(path, image_id_of)) for path in files}
     if first is not None:
         given = {
             name: {image: captions[:first] for image, captions in group.items()}

@@ -9,14 +9,17 @@ import typer
 
 def report(
     runs: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="RUN...",
+            metavar="[RUN...]",
+            show_default=False,
             help="Runs of `coscap train` or saved models; NAME=PATH names one in the tables. "
             "Example: runs/small runs/small-paired UpDown=runs/small-updown.",
         ),
-    ],
-    data: Annotated[Path, typer.Option("--data", help="A prepared data set (`coscap data`). Example: coco.")],
+    ] = None,
+    data: Annotated[
+        Path, typer.Option("--data", help="A prepared data set (`coscap data`). Example: coco.")
+    ] = ...,  # type: ignore[assignment]
     regions: Annotated[
         list[Path],
         typer.Option(
@@ -24,7 +27,7 @@ def report(
             help="Regions of the split's and of the training pictures; may be repeated. "
             "Example: --regions test.h5 --regions train.h5.",
         ),
-    ],
+    ] = ...,  # type: ignore[assignment]
     out: Annotated[
         Path, typer.Option("--out", help="The folder to write: README.md, figures, results.json.")
     ] = Path("docs/results"),
@@ -106,6 +109,14 @@ def report(
             "--bank",
             help="Re-rank with pictures about which people would write alike by this bank (`coscap bank`; shipped: "
             "that of the package), instead of those with alike mean features. Example: shipped.",
+        ),
+    ] = None,
+    captions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--captions",
+            help="A file of captions as a row of its own, such as another system's (COCO results) or what `coscap "
+            "caption --out` wrote; NAME=FILE names it; may be repeated. Example: --captions chosen=captions.json.",
         ),
     ] = None,
     beside: Annotated[
@@ -209,7 +220,8 @@ def report(
         )
     goals = _goals(goal or [])
     options = ReportOptions(
-        runs=tuple(runs),
+        runs=tuple(runs or ()),
+        captions=tuple(captions or ()),
         data=data,
         regions=tuple(regions),
         split=split,

@@ -3,12 +3,12 @@
 Accepted: COCO results and samples `[{"image_id", "caption", ...}]` (several rows an image are several
 samples; `"captions": [...]` in a row is accepted too), the same as JSONL, COCO captions files
 `{"images", "annotations"}`, a plain `{image id: [captions]}`, Flickr's token files (`name.jpg#0<tab>caption`), and
-`coco:val2014`, `coco:train2014`, `coco:2014` (both).
+`coco:val2014`, `coco:train2014`, `coco:2014` (both). Samples may also be what `coscap caption --out` wrote.
 """
 
 import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,13 @@ class Row:
     fields: Mapping[str, Any]
 
 
-def read_samples(path: str | Path) -> list[Row]:
-    """Captions that a system wrote, in the order of the file."""
-    rows = _rows(path, _content(path))
+def read_samples(path: str | Path, id_of: Callable[[str], ImageId] | None = None) -> list[Row]:
+    """Captions that a system wrote, in the order of the file. With `id_of`, the image id of a photograph's name, the
+    file may also be one of `coscap caption --out`."""
+    content = _content(path)
+    if id_of is not None and isinstance(content, list):
+        content = [_of_photo(item, id_of) for item in content]
+    rows = _rows(path, content)
     if not rows:
         raise UserError(f"{path} holds no captions; expected rows with image_id and caption.")
     return rows
@@ -197,6 +201,16 @@ def _row(item: Any) -> list[Row]:
         return []
     fields = {name: value for name, value in item.items() if name not in ("image_id", "caption", "captions")}
     return [Row(image_id, caption, fields) for caption in captions]
+
+
+def _of_photo(item: Any, id_of: Callable[[str], ImageId]) -> Any:
+    """A row of `coscap caption`, {"photo", "captions": [{"text", ...}]}, as one of samples; any other as it is."""
+    if not isinstance(item, dict) or not isinstance(item.get("photo"), str) or "image_id" in item:
+        return item
+    captions = item.get("captions")
+    if not isinstance(captions, list) or not all(isinstance(each, dict) for each in captions):
+        return item
+    return {"image_id": id_of(item["photo"]), "captions": [each.get("text") for each in captions]}
 
 
 def _of_mapping(content: dict[str, Any]) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from coscap.metrics.intervals import (
     paired_difference,
     unpaired_difference,
 )
+from coscap.report.given import GivenCaptions
 from coscap.report.measure import Figures, Measurer, Ranker, check_meteor
 from coscap.report.runs import METHODS, Run, open_runs
 from coscap.report.sampling import (
@@ -73,6 +74,7 @@ class ReportOptions:
     distinct: bool = False  # drawn captions of a picture all differ, as those of a beam do
     constraints: Constraints = UNCONSTRAINED
     beside: Path | None = None  # results.json of an earlier report, whose rows come first
+    captions: tuple[str, ...] = ()  # files of captions that are rows of their own, after those of the runs
 
     @property
     def budgets(self) -> tuple[int, ...]:
@@ -202,6 +204,8 @@ def read_earlier(path: Path, prepared: Prepared, stores: Stores, split: str, pic
 
 def build(options: ReportOptions, tell: Callable[[str], None]) -> ReportResults:
     runs = open_runs(options.runs)
+    if not runs and not options.captions:
+        raise UserError("There is nothing to report on; give runs of `coscap train`, or --captions FILE.")
     prepared, stores = open_prepared(options.data), Stores(options.regions)
     references = prepared.references(options.split)
     pictures = [image for image in references if image in stores]
@@ -235,7 +239,9 @@ def build(options: ReportOptions, tell: Callable[[str], None]) -> ReportResults:
     if options.beside is not None:
         earlier = read_earlier(options.beside, prepared, stores, options.split, len(pictures))
         notes += [note for note in earlier.notes if note not in notes]
-    samplers = {run.name: Sampler(run, stores, options.work, options.device) for run in runs}
+    samplers: dict[str, Sampler | GivenCaptions] = {
+        run.name: Sampler(run, stores, options.work, options.device) for run in runs
+    }
     runs = [replace(run, has_latents=samplers[run.name].has_latents) for run in runs]
     wanted = methods(
         runs,
@@ -246,6 +252,13 @@ def build(options: ReportOptions, tell: Callable[[str], None]) -> ReportResults:
         options.distinct,
         options.constraints,
     )
+    for each in (GivenCaptions(given, pictures) for given in options.captions):
+        wanted.append(_given(each, options.samples))
+        samplers[each.run.name] = each
+    names = [method.name for method in wanted]
+    again = [name for name in names if names.count(name) > 1]
+    if again:
+        raise UserError(f"Two rows are called {again[0]!r}; name the file: --captions NAME=FILE.")
     found = [] if earlier is None else list(earlier.methods)
     known = {each.method.name for each in found}
     twice = [method for method in wanted if method.name in known]
@@ -321,6 +334,14 @@ def _without_latents(
     return found
 
 
+def _given(captions: GivenCaptions, samples: int) -> Method:
+    """The captions of a file, as far as each picture has them."""
+    most = min(captions.n, samples)
+    budgets = tuple(sorted({min(SMALL, most), most}))
+    name = captions.run.name
+    return Method(name, name, captions.run, {most: (captions.set_of(most),)}, {most: budgets})
+
+
 def _constrained(
     run: Run,
     samples: int,
@@ -343,7 +364,9 @@ def _constrained(
     )
 
 
-def _measure(method: Method, sampler: Sampler, measurer: Measurer, options: ReportOptions) -> Measured:
+def _measure(
+    method: Method, sampler: Sampler | GivenCaptions, measurer: Measurer, options: ReportOptions
+) -> Measured:
     by_seed: list[Figures] = []
     for number in range(method.seeds):
         figures: Figures = {}
@@ -358,7 +381,9 @@ def _measure(method: Method, sampler: Sampler, measurer: Measurer, options: Repo
     return measured
 
 
-def _add_spice(measured: Measured, sampler: Sampler, measurer: Measurer, options: ReportOptions) -> None:
+def _add_spice(
+    measured: Measured, sampler: Sampler | GivenCaptions, measurer: Measurer, options: ReportOptions
+) -> None:
     """SPICE of the first seed alone: parsing costs some 30 ms a new caption."""
     method = measured.method
     for n, sets in method.sets.items():
