@@ -23,8 +23,9 @@ from coscap.metrics.words import token_groups
 from coscap.models import build_model, preset, save_pretrained
 from coscap.report import figures as figures_of_page
 from coscap.report import order, sampling, tables
-from coscap.report.build import WORDS, Measured, methods
+from coscap.report.build import Measured
 from coscap.report.measure import Measurer, Ranker
+from coscap.report.methods import WORDS, methods
 from coscap.report.runs import open_run, open_runs
 from coscap.vision.store import RegionStore
 from coscap.vision.stores import Stores

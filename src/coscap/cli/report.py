@@ -256,7 +256,7 @@ def report(
 
 def _searches(given: list[str]) -> tuple[str, ...]:
     from coscap.errors import UserError
-    from coscap.report.build import SEARCHES
+    from coscap.report.methods import SEARCHES
 
     wrong = [each for each in given if each not in SEARCHES]
     if wrong:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from coscap.pages import STYLE, pyplot, save
-from coscap.report.build import PUBLISHED_AS, Measured
+from coscap.report.build import Measured
 from coscap.report.measure import NUMBERS, RANKS
+from coscap.report.methods import PUBLISHED_AS
 from coscap.report.tables import published_rows
 
 COLOURS = {

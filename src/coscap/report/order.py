@@ -7,7 +7,8 @@ from math import sqrt
 
 from coscap.metrics.intervals import ScoreDifference
 from coscap.pages import table
-from coscap.report.build import PUBLISHED_AS, Measured
+from coscap.report.build import Measured
+from coscap.report.methods import PUBLISHED_AS
 from coscap.report.tables import DASH, published_value
 
 ORDER = ("pseudo", "paired", "seq_cvae")  # the paper's, best first

@@ -9,8 +9,9 @@ from coscap import __version__
 from coscap.files import write_json, write_text
 from coscap.pages import shown, table
 from coscap.report import figures, order, tables
-from coscap.report.build import FORMAT, WORDS, ReportResults
+from coscap.report.build import FORMAT, ReportResults
 from coscap.report.measure import KEPT
+from coscap.report.methods import WORDS
 
 NOT_RUN = "<!-- not run: it needs the runs and takes hours -->"  # for the tests of the documentation
 
