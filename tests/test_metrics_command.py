@@ -206,7 +206,7 @@ def test_what_is_not_installed_is_a_note_unless_it_was_named(monkeypatch: pytest
         raise UserError("install it.")
 
     monkeypatch.setattr(scorer, "open_tables", missing)
-    monkeypatch.setattr(spice, "_installed", missing)
+    monkeypatch.setattr(spice, "check_installed", missing)
     samples, references = {1: ["a dog"], 2: ["a cat"]}, {1: ["a dog"], 2: ["a cat"]}
     found = evaluate(samples, references)
     assert found.notes == ("METEOR is left out: install it.", "SPICE is left out: install it.")

@@ -361,6 +361,7 @@ def test_spice_of_some_pictures_is_the_mean_over_these_and_has_an_interval(
         return float(np.mean(scores)), scores
 
     monkeypatch.setattr(spice, "score", lengths)
+    monkeypatch.setattr(spice, "check_installed", lambda: ("java", tmp_path))
     page = report(world, tmp_path / "out", ["seq"], "--spice", "6", "--spice-pictures", "5", "--seeds", "1")
     found = json.loads((tmp_path / "out" / "results.json").read_text())
     drawn = [json.loads(line) for line in next((tmp_path / "out" / "work").glob("*.jsonl")).open()]
@@ -372,6 +373,15 @@ def test_spice_of_some_pictures_is_the_mean_over_these_and_has_an_interval(
     assert low <= np.mean(longest) <= high and min(longest) <= low and high <= max(longest)
     assert len(asked) == len(drawn) + 6 * 5  # the best after re-ranking of every picture, six draws of five
     assert "SPICE of the best of several captions (oracle) is that of 5 pictures" in page
+
+
+def test_spice_without_its_jars_is_refused_before_captions_are_drawn(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COSCAP_SPICE_HOME", str(tmp_path / "none"))
+    with pytest.raises(UserError, match="SPICE needs its jars"):
+        report(world, tmp_path / "out", ["seq"], "--spice", "2")
+    assert not (tmp_path / "out" / "work").exists()
 
 
 def test_bad_requests_are_one_sentence(world: Path, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def _results(
     detailed: bool,
 ) -> list[dict[str, Any]]:
     """The program's result for each caption and its references."""
-    java, home = _installed()
+    java, home = check_installed()
     if not pairs:
         return []
     cache = Path(cache) if cache is not None else home / "parses"
@@ -151,7 +151,8 @@ def spice_home() -> Path:
     return Path(named) if named else cache_home() / "spice"
 
 
-def _installed() -> tuple[str, Path]:
+def check_installed() -> tuple[str, Path]:
+    """Java and the folder of the jars, or a UserError that says what is missing."""
     home, java = spice_home(), find_java()
     if not all((home / "lib" / jar).is_file() for jar in _NEEDED):
         raise UserError(f"SPICE needs its jars (520 MB) in {home}, and they are not there; {_GET_JARS}.")

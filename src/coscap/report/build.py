@@ -10,6 +10,7 @@ from coscap.contexts.bank import Bank
 from coscap.data import Prepared, open_prepared
 from coscap.errors import UserError
 from coscap.files import read_json
+from coscap.metrics import spice
 from coscap.metrics.evaluation import value_of
 from coscap.metrics.grams import Floats
 from coscap.metrics.intervals import (
@@ -175,6 +176,8 @@ def build(options: ReportOptions, tell: Callable[[str], None]) -> ReportResults:
     runs = open_runs(options.runs)
     if not runs and not options.captions:
         raise UserError("There is nothing to report on; give runs of `coscap train`, or --captions FILE.")
+    if options.spice:
+        spice.check_installed()  # before captions are drawn, not after
     prepared, stores = open_prepared(options.data), Stores(options.regions)
     references = prepared.references(options.split)
     pictures = [image for image in references if image in stores]
