@@ -141,8 +141,10 @@ def _colours(found: Sequence[Measured]) -> dict[str, str]:
 
 
 def _line(axes: Any, each: Measured, x: Sequence[int], names: Sequence[str], look: dict[str, Any]) -> None:
+    if not names:  # a row of too few captions
+        return
     y = [each.mean[name] for name in names]
     axes.plot(x, y, marker="o", ms=4, lw=1.8, label=each.method.name, **look)
-    if names and all(name in each.intervals for name in names):
+    if all(name in each.intervals for name in names):
         low, high = zip(*(each.intervals[name] for name in names), strict=True)
         axes.fill_between(x, low, high, color=look["color"], alpha=0.12, lw=0)
