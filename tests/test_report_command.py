@@ -375,15 +375,6 @@ def test_spice_of_some_pictures_is_the_mean_over_these_and_has_an_interval(
     assert "SPICE of the best of several captions (oracle) is that of 5 pictures" in page
 
 
-def test_spice_without_its_jars_is_refused_before_captions_are_drawn(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COSCAP_SPICE_HOME", str(tmp_path / "none"))
-    with pytest.raises(UserError, match="SPICE needs its jars"):
-        report(world, tmp_path / "out", ["seq"], "--spice", "2")
-    assert not (tmp_path / "out" / "work").exists()
-
-
 def test_bad_requests_are_one_sentence(world: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="none of the pictures of 'test'"):
         report(world, tmp_path, ["paired"], "--split", "test")

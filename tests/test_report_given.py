@@ -1,4 +1,4 @@
-"""`coscap report --captions`: captions that are at hand, as rows of their own."""
+"""`coscap report --captions`: captions that are at hand, as rows of their own; what is refused before anything is drawn."""
 
 import json
 from pathlib import Path
@@ -95,3 +95,12 @@ def test_nothing_to_report_on_and_rows_of_one_name_are_refused(world: Path, tmp_
     (tmp_path / "single.json").write_text(json.dumps([row | {"captions": ["a dog"]} for row in rows]))
     with pytest.raises(UserError, match="one caption"):
         report(world, tmp_path / "out", [], "--no-rerank", "--captions", str(tmp_path / "single.json"))
+
+
+def test_spice_without_its_jars_is_refused_before_captions_are_drawn(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COSCAP_SPICE_HOME", str(tmp_path / "none"))
+    with pytest.raises(UserError, match="SPICE needs its jars"):
+        report(world, tmp_path / "out", ["seq"], "--spice", "2")
+    assert not (tmp_path / "out" / "work").exists()
