@@ -1,4 +1,4 @@
-"""`coscap report --captions`: captions that are at hand, as rows of their own; what is refused before anything is drawn."""
+"""`coscap report --captions`: captions that are at hand, as rows of their own, and what is refused beforehand."""
 
 import json
 from pathlib import Path
